@@ -1,0 +1,299 @@
+"""Settings of the reference project. Every value that differs between machines is an environment
+variable; `.env.example` lists them. Safe for production when only SECRET_KEY, ALLOWED_HOSTS,
+DATABASE_URL and REDIS_URL are given."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import environ
+import structlog
+from django.core.exceptions import ImproperlyConfigured
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+LOOPBACK = ["localhost", "127.0.0.1", "[::1]"]
+
+env = environ.Env()
+env.read_env(BASE_DIR / ".env")
+
+DEBUG = env.bool("DEBUG", default=False)
+# DEMO adds the seeded users' surroundings (CORS origin, static files without collectstatic,
+# insecure cookies are still up to HTTPS). It is for one machine, so it refuses other hosts.
+DEMO = env.bool("DEMO", default=False)
+DEMO_FAULTS = env.bool("DEMO_FAULTS", default=False)
+# Off only where no TLS can exist: `make run` on loopback, and the tests.
+HTTPS = env.bool("HTTPS", default=not DEBUG)
+
+
+def _secret_key() -> str:
+    default = "insecure: for DEBUG only" if DEBUG else ""
+    if key := env.str("SECRET_KEY", default=default):
+        return key
+    raise ImproperlyConfigured(
+        "SECRET_KEY is not set. Set it to fifty or more random characters, for example from "
+        "`python -c 'import secrets; print(secrets.token_urlsafe(50))'`, or set DEBUG=1 on a "
+        "developer's machine."
+    )
+
+
+def _allowed_hosts() -> list[str]:
+    hosts: list[str] = env.list("ALLOWED_HOSTS", default=LOOPBACK if DEBUG or DEMO else [])
+    if DEMO and not set(hosts) <= set(LOOPBACK):
+        raise ImproperlyConfigured(
+            f"DEMO has public passwords, so ALLOWED_HOSTS may hold only {', '.join(LOOPBACK)}."
+        )
+    return hosts
+
+
+SECRET_KEY = _secret_key()
+ALLOWED_HOSTS = _allowed_hosts()
+if DEMO_FAULTS and not DEMO:
+    raise ImproperlyConfigured("DEMO_FAULTS lets a client break requests: it needs DEMO=1.")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    # runserver must not serve static files itself: WhiteNoise does, as in production.
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "corsheaders",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_structlog",
+    "idempotency",
+    *(["payments"] if find_spec("payments") else []),
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "corsheaders.middleware.CorsMiddleware",
+    "django_structlog.middlewares.RequestMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+ASGI_APPLICATION = "config.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# --- Database -------------------------------------------------------------------------------------
+
+# Seconds. Both end a statement before the web server gives its worker up (config/gunicorn.py) and
+# long before a lease is over, so a request never outlives its claim inside the database.
+DATABASE_STATEMENT_TIMEOUT = env.float("DATABASE_STATEMENT_TIMEOUT", default=15.0)
+DATABASE_LOCK_TIMEOUT = env.float("DATABASE_LOCK_TIMEOUT", default=5.0)
+
+
+def _database() -> dict[str, object]:
+    database: dict[str, object] = env.db_url("DATABASE_URL")
+    options: dict[str, object] = dict(database.get("OPTIONS") or {})  # type: ignore[call-overload]
+    # A request is atomic only where its view says so: the claim must commit before the work.
+    database["ATOMIC_REQUESTS"] = False
+    if database["ENGINE"] == "django.db.backends.postgresql":
+        # One connection a thread, kept and checked before use. A pool would serve as well while
+        # the database is up, but its reconnect back-off grows to minutes during an outage, whereas
+        # a thread's own connection is tried again by the next request. The number of connections
+        # is bounded all the same: gunicorn's threads and Celery's processes are.
+        database["CONN_MAX_AGE"] = env.int("DATABASE_CONN_MAX_AGE", default=60)
+        database["CONN_HEALTH_CHECKS"] = True
+        # Two seconds is libpq's shortest; a refused connection fails at once.
+        options.setdefault("connect_timeout", 2)
+        options.setdefault(
+            "options",
+            f"-c statement_timeout={DATABASE_STATEMENT_TIMEOUT * 1000:.0f} "
+            f"-c lock_timeout={DATABASE_LOCK_TIMEOUT * 1000:.0f} "
+            "-c idle_in_transaction_session_timeout=60000",
+        )
+    elif database["ENGINE"] == "django.db.backends.sqlite3":
+        # DEFERRED, the default, fails nearly every concurrent write with "database is locked".
+        options.setdefault("transaction_mode", "IMMEDIATE")
+        options.setdefault("timeout", 20)
+        options.setdefault("init_command", "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+    database["OPTIONS"] = options
+    return database
+
+
+# Without a URL there is no database: `check` and `makemigrations` still work, anything that needs
+# one says so. Falling back to a file would lose payments on the first deployment that forgot it.
+DATABASES = {"default": _database()} if env.str("DATABASE_URL", default="") else {}
+if not DATABASES and not DEBUG:
+    raise ImproperlyConfigured(
+        "DATABASE_URL is not set. Set it, for example to postgres://user@host/name, or start "
+        "`make run`, which brings a database of its own."
+    )
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# --- Redis, Celery --------------------------------------------------------------------------------
+
+REDIS_URL = env.str("REDIS_URL", default="")
+
+CELERY_BROKER_URL = REDIS_URL or "memory://"
+CELERY_TASK_IGNORE_RESULT = True
+# Every task here is safe to run twice, so a task is only acknowledged once it is done.
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+CELERY_TASK_SOFT_TIME_LIMIT = 90
+CELERY_TASK_TIME_LIMIT = 120
+# Longer than a task may run, or Redis hands a running task to a second worker.
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 300,
+    "socket_connect_timeout": 1,
+    "socket_timeout": 5,
+}
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+# A request that enqueues must not hang while Redis is away; beat repeats what matters.
+CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.2}
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TIMEZONE = "UTC"
+# Seconds between two runs of the recovery jobs; see config/celery.py.
+IDEMPOTENCY_BEAT = env.float("IDEMPOTENCY_BEAT", default=10.0)
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SESSION_COOKIE_HTTPONLY = True
+SECURE_SSL_REDIRECT = HTTPS
+# Probes speak plain HTTP to the process itself.
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=31_536_000) if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+# "X-Forwarded-Proto" behind a proxy that sets it and strips the client's own; never otherwise.
+if PROXY_PROTO_HEADER := env.str("PROXY_PROTO_HEADER", default=""):
+    SECURE_PROXY_SSL_HEADER = (
+        "HTTP_" + PROXY_PROTO_HEADER.upper().replace("-", "_"),
+        "https",
+    )
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+DATA_UPLOAD_MAX_MEMORY_SIZE = env.int("DATA_UPLOAD_MAX_MEMORY_SIZE", default=2_621_440)
+
+CORS_ALLOWED_ORIGINS = env.list(
+    "CORS_ALLOWED_ORIGINS", default=["http://localhost:3000"] if DEMO else []
+)
+CORS_ALLOW_HEADERS = ["accept", "authorization", "content-type", "idempotency-key", "if-match"]
+CORS_EXPOSE_HEADERS = ["ETag", "Idempotent-Replayed", "Link", "Location", "Retry-After"]
+CORS_URLS_REGEX = r"^/(v1|api)/.*$"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+
+REST_FRAMEWORK = {
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": [
+        "rest_framework.parsers.JSONParser",
+        "rest_framework.parsers.FormParser",
+        "rest_framework.parsers.MultiPartParser",
+    ],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Payments",
+    "DESCRIPTION": "Charges, refunds and transfers that are safe to retry.",
+    "VERSION": "1.0.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    # From the sidecar package: the page works without the internet.
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = True
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+# Finders cost a stat a request and spare `make run` a collectstatic.
+WHITENOISE_USE_FINDERS = DEBUG or DEMO
+WHITENOISE_AUTOREFRESH = DEBUG
+
+# --- The apps -------------------------------------------------------------------------------------
+
+IDEMPOTENCY: dict[str, object] = {}
+
+GATEWAY_URL = env.str("GATEWAY_URL", default="http://127.0.0.1:9000")
+PAYMENTS_GATEWAY = {"URL": GATEWAY_URL, "TIMEOUT": 5.0, "ATTEMPTS": 3}
+
+# --- Logs -----------------------------------------------------------------------------------------
+
+LOG_LEVEL = env.str("LOG_LEVEL", default="INFO")
+LOG_FORMAT = env.str("LOG_FORMAT", default="console" if DEBUG else "json")
+
+_shared_processors = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.PositionalArgumentsFormatter(),
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.StackInfoRenderer(),
+]
+structlog.configure(
+    processors=[
+        structlog.stdlib.filter_by_level,
+        *_shared_processors,
+        structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+    ],
+    logger_factory=structlog.stdlib.LoggerFactory(),
+    cache_logger_on_first_use=True,
+)
+_renderers = {
+    "console": [structlog.dev.ConsoleRenderer(colors=False)],
+    "json": [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+}
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "structured": {
+            "()": structlog.stdlib.ProcessorFormatter,
+            # The library logs with the standard library; both kinds come out in one shape.
+            "foreign_pre_chain": [*_shared_processors, structlog.stdlib.ExtraAdder()],
+            "processors": [
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers[LOG_FORMAT],
+            ],
+        },
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    "loggers": {"django.server": {"propagate": True, "handlers": []}},
+}
