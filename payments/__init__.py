@@ -1,0 +1,1 @@
+"""The reference product: merchants, charges, refunds, transfers and a double-entry ledger."""
