@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.module_loading import autodiscover_modules
+from django.utils.translation import gettext_lazy as _
+
+
+class IdempotencyConfig(AppConfig):
+    name = "idempotency"
+    label = "idempotency"
+    verbose_name = _("Idempotency")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from idempotency import checks  # noqa: F401  registers the system checks
+
+        # An operation is resumed by its name, days later and in another process: every process has
+        # to know them all.
+        autodiscover_modules("operations")

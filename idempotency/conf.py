@@ -1,0 +1,145 @@
+"""The settings: one dict, ``IDEMPOTENCY``; one table of defaults; one frozen object; an unknown
+name is an error.
+
+>>> from idempotency.conf import settings
+>>> settings().ttl
+datetime.timedelta(days=1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+
+#: Name in ``IDEMPOTENCY`` → default. Durations are seconds (a number) or a timedelta.
+DEFAULTS: dict[str, Any] = {
+    # Policy defaults; each view may choose its own (``idempotency_ttl`` and so on).
+    "REQUIRED": False,
+    "METHODS": ("POST", "PATCH"),
+    "TTL": 24 * 3600,
+    "LEASE": 30,
+    "SCOPE": "route",
+    "BODY_FIELD": None,
+    "BUSY": "reject",
+    "WAIT": 2.0,
+    "FINGERPRINT": "canonical",
+    "FINGERPRINT_EXCLUDE": (),
+    "STORED_STATUSES": None,
+    "MAX_RESPONSE_BYTES": 1024 * 1024,
+    "KEY_MIN_LENGTH": 1,
+    "KEY_UUID_ONLY": False,
+    # The service.
+    "RETRY_AFTER": 2,
+    "RETENTION": 30 * 24 * 3600,
+    "PARTITION_DAYS_AHEAD": 14,
+    "PARTITION_DAYS_ALARM": 3,
+    "RECLAIM_GRACE": 0,
+    "RESUME_ATTEMPTS": 20,
+    "BATCH_SIZE": 1000,
+    "MAX_BATCHES": 100,
+    "REDIS_URL": None,
+    "REDIS_TIMEOUT": 0.1,
+    "PROBLEM_TYPE_BASE": None,
+    "STORE": None,
+    "SECRET": None,
+    "CHECK_UNPROTECTED": False,
+    "UNPROTECTED_ALLOWED": (),
+}
+
+_DURATIONS = frozenset({"TTL", "LEASE", "WAIT", "RETENTION", "RECLAIM_GRACE", "REDIS_TIMEOUT"})
+_CHOICES = {
+    "SCOPE": ("route", "tenant"),
+    "BUSY": ("reject", "wait"),
+    "FINGERPRINT": ("canonical", "raw"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``IDEMPOTENCY`` as read once; see the README for what each one means and when to change
+    it."""
+
+    required: bool
+    methods: tuple[str, ...]
+    ttl: timedelta
+    lease: timedelta
+    scope: str
+    body_field: str | None
+    busy: str
+    wait: timedelta
+    fingerprint: str
+    fingerprint_exclude: tuple[str, ...]
+    stored_statuses: tuple[int, ...] | None
+    max_response_bytes: int
+    key_min_length: int
+    key_uuid_only: bool
+    retry_after: int
+    retention: timedelta
+    partition_days_ahead: int
+    partition_days_alarm: int
+    reclaim_grace: timedelta
+    resume_attempts: int
+    batch_size: int
+    max_batches: int
+    redis_url: str | None
+    redis_timeout: timedelta
+    problem_type_base: str | None
+    store: str | None
+    secret: str | bytes | None
+    check_unprotected: bool
+    unprotected_allowed: tuple[str, ...]
+
+    @property
+    def secret_bytes(self) -> bytes:
+        """What downstream keys are derived with. Changing it while operations are open would charge
+        twice."""
+        secret = self.secret or django_settings.SECRET_KEY
+        return secret if isinstance(secret, bytes) else str(secret).encode()
+
+
+def duration(value: float | timedelta, name: str) -> timedelta:
+    """Seconds or a timedelta as a timedelta; anything else is a configuration error that names the
+    setting."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return timedelta(seconds=value)
+    raise ImproperlyConfigured(f"{name} must be seconds or a timedelta, not {value!r}.")
+
+
+@cache
+def settings() -> Settings:
+    """The settings in force. Cached until Django reports that a setting changed
+    (``override_settings``)."""
+    given = getattr(django_settings, "IDEMPOTENCY", {})
+    unknown = sorted(set(given) - set(DEFAULTS))
+    if unknown:
+        raise ImproperlyConfigured(
+            f"Unknown names in IDEMPOTENCY: {', '.join(unknown)}. "
+            f"Known: {', '.join(sorted(DEFAULTS))}."
+        )
+    merged = DEFAULTS | dict(given)
+    return Settings(**{name.lower(): _read(name, value) for name, value in merged.items()})
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in _DURATIONS:
+        return duration(value, f"IDEMPOTENCY[{name!r}]")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise ImproperlyConfigured(
+            f"IDEMPOTENCY[{name!r}] must be one of {', '.join(_CHOICES[name])}, not {value!r}."
+        )
+    return tuple(value) if isinstance(value, (list, set, frozenset)) else value
+
+
+@receiver(setting_changed)
+def _reload(*, setting: str, **kwargs: Any) -> None:
+    if setting in {"IDEMPOTENCY", "SECRET_KEY"}:
+        settings.cache_clear()

@@ -1,0 +1,1 @@
+"""The domain in pure Python: nothing here imports Django, so every rule can be tested alone."""

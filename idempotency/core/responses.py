@@ -1,0 +1,76 @@
+"""The answer as it is kept: which headers survive, and what a replay gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+REPLAY_MARKER = "Idempotent-Replayed"
+
+#: Headers that speak of one exchange and not of the answer: a replay gets fresh ones, or none.
+_PER_EXCHANGE = frozenset(
+    {
+        "set-cookie",
+        "date",
+        "age",
+        "server",
+        "server-timing",
+        "content-length",
+        "retry-after",
+        "traceparent",
+        "tracestate",
+        "x-request-id",
+        "x-correlation-id",
+        "x-trace-id",
+        "x-amzn-trace-id",
+        "x-cloud-trace-context",
+        "request-id",
+        # Hop-by-hop, RFC 9110 section 7.6.1.
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        REPLAY_MARKER.lower(),
+    }
+)
+_PER_EXCHANGE_PREFIXES = ("ratelimit", "x-ratelimit", "access-control-")
+
+
+def stored_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The headers worth keeping, in their order.
+
+    Names listed in ``Connection`` are hop-by-hop too (RFC 9110 section 7.6.1).
+    """
+    pairs = [(name, value) for name, value in headers]
+    nominated = {
+        token.strip().lower()
+        for name, value in pairs
+        if name.lower() == "connection"
+        for token in value.split(",")
+    }
+    return tuple(
+        (name, value)
+        for name, value in pairs
+        if name.lower() not in _PER_EXCHANGE
+        and name.lower() not in nominated
+        and not name.lower().startswith(_PER_EXCHANGE_PREFIXES)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedResponse:
+    """An answer as the store keeps it. ``body`` None: it was too large or streamed, so it was not
+    kept."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | None
+
+    @property
+    def resource(self) -> str | None:
+        """The Location of the answer, where it had one."""
+        return next((value for name, value in self.headers if name.lower() == "location"), None)

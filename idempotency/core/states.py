@@ -1,0 +1,49 @@
+"""The life of a key, drawn once.
+
+::
+
+                 claim                      complete (same transaction as the work)
+       (none) ──────────▶ PROCESSING ─────────────────────────▶ SUCCEEDED   answered; replayed until
+       it expires
+                            │  ▲  │ rolled back / operator
+           lease expired:   │  │  └──────────▶ FAILED              nothing happened; the next
+           attempt runs
+           next claim ──────┘  │                 │
+           or a recovery job   └─────────────────┘ claim by a request with the same fingerprint
+                            │
+                            └── an outside effect may have happened and cannot be repeated safely
+                                  ▶ IN_DOUBT     never re-run, never pruned; an operator settles it
+
+*Release* (a client error was raised before anything was recorded) deletes the row: as if the
+request never came.
+The check constraint of the table, the admin's filter and the README's table are derived from
+:data:`TRANSITIONS`
+and :class:`State`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    #: An owner holds the lease, or held it and it ran out.
+    PROCESSING = "processing"
+    #: There is a final answer, good or bad (a declined card is one); every retry gets it.
+    SUCCEEDED = "succeeded"
+    #: The work was rolled back. The fingerprint stays: only the same request may run again.
+    FAILED = "failed"
+    #: An outside effect may have happened and cannot be repeated safely.
+    IN_DOUBT = "in_doubt"
+
+
+#: States in which an answer is final, so that the key can expire.
+SETTLED = frozenset({State.SUCCEEDED, State.FAILED})
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    # PROCESSING to PROCESSING is a takeover: a new owner, after the lease ran out.
+    State.PROCESSING: frozenset(State),
+    State.SUCCEEDED: frozenset({State.PROCESSING}),  # only as a new generation, after it expired
+    State.FAILED: frozenset({State.PROCESSING}),
+    State.IN_DOUBT: frozenset({State.SUCCEEDED, State.FAILED}),
+}

@@ -1,0 +1,81 @@
+"""A table that is partitioned by day on PostgreSQL, and SQL from a named file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.db import migrations, router
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+
+SQL = Path(__file__).resolve().parent.parent / "sql"
+
+
+class CreateDayPartitioned(migrations.CreateModel):
+    """CreateModel, except on PostgreSQL: there an SQL file makes the table."""
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        if schema_editor.connection.vendor != "postgresql":
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        if schema_editor.connection.vendor != "postgresql":
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        _, args, kwargs = super().deconstruct()
+        return self.__class__.__qualname__, list(args), kwargs
+
+
+class RunPostgresFile(Operation):
+    """Runs ``sql/<name>.sql`` on PostgreSQL and ``undo`` on the way back; nothing elsewhere."""
+
+    reversible = True
+    reduces_to_sql = True
+
+    def __init__(self, name: str, undo: str) -> None:
+        self.name = name
+        self.undo = undo
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Functions are unknown to Django's state."""
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        self._run(app_label, schema_editor, (SQL / f"{self.name}.sql").read_text())
+
+    def database_backwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        self._run(app_label, schema_editor, self.undo)
+
+    def describe(self) -> str:
+        return f"Run {self.name}.sql on PostgreSQL"
+
+    def _run(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, sql: str) -> None:
+        connection = schema_editor.connection
+        if connection.vendor == "postgresql" and router.allow_migrate(connection.alias, app_label):
+            schema_editor.execute(sql, params=None)

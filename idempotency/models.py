@@ -1,0 +1,157 @@
+"""One slim row a key, one fat row a response, and the audit trail of what is not routine.
+
+The key table is not partitioned: a unique index on a partitioned table must contain the partition
+column, so the
+same key just before and just after midnight would be accepted twice. What grows by gigabytes a day,
+the responses
+and the events, is partitioned by day on PostgreSQL and dropped whole (see ``partitions.py``).
+
+No foreign key points at the key table: with one, attaching or detaching a day would block every
+claim.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from idempotency.core.states import State
+
+STATE_LABELS = {
+    State.PROCESSING: _("processing"),
+    State.SUCCEEDED: _("succeeded"),
+    State.FAILED: _("failed"),
+    State.IN_DOUBT: _("in doubt"),
+}
+
+
+class IdempotencyKey(models.Model):
+    """A client's key and where its one request stands. Written only by a store, by conditional
+    writes."""
+
+    digest = models.BinaryField(_("digest"), max_length=32, unique=True, editable=False)
+    key = models.CharField(_("key"), max_length=255)
+    route = models.CharField(_("route"), max_length=255)
+    tenant = models.CharField(_("tenant"), max_length=255)
+    fingerprint = models.BinaryField(_("fingerprint"), max_length=32)
+    fingerprint_version = models.PositiveSmallIntegerField(_("fingerprint version"))
+    state = models.CharField(
+        _("state"),
+        max_length=16,
+        choices=[(state.value, label) for state, label in STATE_LABELS.items()],
+    )
+    owner = models.UUIDField(
+        _("owner"), help_text=_("The attempt that may write; every write names it.")
+    )
+    attempt = models.PositiveIntegerField(_("attempt"), default=1)
+    lease_expires_at = models.DateTimeField(_("lease expires at"), null=True)
+    recovery_point = models.CharField(_("recovery point"), max_length=64, default="", blank=True)
+    context = models.JSONField(_("context"), null=True)
+    failure = models.CharField(_("failure"), max_length=500, default="", blank=True)
+    created_at = models.DateTimeField(_("created at"))
+    completed_at = models.DateTimeField(_("completed at"), null=True)
+    expires_at = models.DateTimeField(_("expires at"), null=True)
+    response_day = models.DateField(_("day of the response"))
+
+    class Meta:
+        verbose_name = _("idempotency key")
+        verbose_name_plural = _("idempotency keys")
+        permissions = [
+            ("force_fail_idempotencykey", _("Can force-fail an idempotency key")),
+            ("view_response_body", _("Can see stored response bodies")),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                name="idempotency_key_state_known",
+                condition=models.Q(state__in=[state.value for state in State]),
+            ),
+            models.CheckConstraint(
+                name="idempotency_key_lease_iff_processing",
+                condition=models.Q(state=State.PROCESSING.value, lease_expires_at__isnull=False)
+                | (
+                    ~models.Q(state=State.PROCESSING.value)
+                    & models.Q(lease_expires_at__isnull=True)
+                ),
+            ),
+            models.CheckConstraint(
+                name="idempotency_key_settled_expires",
+                condition=~models.Q(state__in=[State.SUCCEEDED.value, State.FAILED.value])
+                | models.Q(expires_at__isnull=False),
+            ),
+        ]
+        indexes = [
+            # The recovery jobs' only index. It is partial, so a settled key does not pay for it.
+            models.Index(
+                name="idempotency_key_lease",
+                fields=["lease_expires_at"],
+                condition=models.Q(state=State.PROCESSING.value),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.route} {self.key}"
+
+
+class StoredResponse(models.Model):
+    """The answer to a key: status, headers and the exact body bytes.
+
+    In the database the primary key is (day, key) on PostgreSQL; Django's state has the one column
+    that is unique
+    anyway, because the admin cannot register a composite key.
+    """
+
+    key_id = models.BigIntegerField(_("key"), primary_key=True)
+    day = models.DateField(_("day"))
+    status = models.PositiveSmallIntegerField(_("status"))
+    headers = models.JSONField(_("headers"), default=list)
+    # Bytes and not JSON: jsonb reorders names, drops duplicates and refuses \u0000.
+    body = models.BinaryField(
+        _("body"), null=True, help_text=_("Empty when too large or streamed.")
+    )
+
+    class Meta:
+        verbose_name = _("stored response")
+        verbose_name_plural = _("stored responses")
+
+    def __str__(self) -> str:
+        return f"{self.status} ({self.day})"
+
+
+class EventKind(models.TextChoices):
+    """What is written down because it is not routine. Claims and replays are counted in metrics
+    instead."""
+
+    #: A new owner took over after the lease ran out.
+    TAKEOVER = "takeover", _("taken over")
+    #: The reclaim job found the lease over and freed the key.
+    RECLAIMED = "reclaimed", _("reclaimed")
+    #: An operator ended the attempt.
+    FORCE_FAILED = "force_failed", _("force-failed")
+    #: Nobody can know whether the outside effect happened.
+    IN_DOUBT = "in_doubt", _("in doubt")
+    #: What was in doubt has been settled.
+    RESOLVED = "resolved", _("resolved")
+    #: The key expired and was used for a new request.
+    REUSED = "reused", _("reused after expiry")
+    #: The day's partition was missing, so the response went to another day.
+    DAY_MISSING = "day_missing", _("day missing")
+
+
+class KeyEvent(models.Model):
+    """One line of the audit trail."""
+
+    day = models.DateField(_("day"))
+    key_id = models.BigIntegerField(_("key"), db_index=True)
+    at = models.DateTimeField(_("at"))
+    kind = models.CharField(_("kind"), max_length=32, choices=EventKind.choices)
+    attempt = models.PositiveIntegerField(_("attempt"), default=0)
+    actor = models.CharField(_("actor"), max_length=150, default="", blank=True)
+    reason = models.CharField(_("reason"), max_length=1000, default="", blank=True)
+    data = models.JSONField(_("data"), default=dict)
+
+    class Meta:
+        verbose_name = _("key event")
+        verbose_name_plural = _("key events")
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.at:%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,32 @@
+"""Chooses the store of a database: the PostgreSQL functions where they are, the portable ORM
+elsewhere."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import cast
+
+from django.db import connections, router
+from django.utils.module_loading import import_string
+
+from idempotency.conf import settings
+from idempotency.stores.base import Store
+
+
+def get_store(using: str | None = None) -> Store:
+    """The store of a database alias; by default the one the routers write keys to."""
+    from idempotency.models import IdempotencyKey
+
+    alias = using or router.db_for_write(IdempotencyKey)
+    return _store(alias, settings().store or _fastest(connections[alias].vendor))
+
+
+def _fastest(vendor: str) -> str:
+    if vendor == "postgresql":
+        return "idempotency.stores.postgres.PostgresStore"
+    return "idempotency.stores.database.DatabaseStore"
+
+
+@cache
+def _store(alias: str, path: str) -> Store:
+    return cast(Store, import_string(path)(alias))

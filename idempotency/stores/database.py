@@ -1,0 +1,399 @@
+"""The portable store: Django's ORM and conditional ``update()``, on every database.
+
+A claim looks first and then writes under a guard that repeats what it read; when the guard matches
+no row, somebody
+was faster and it looks again. Reading alone never decides: at READ COMMITTED two workers may read
+the same row.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import DurationField, F, Q, QuerySet, Value
+from django.db.models.expressions import Combinable
+from django.db.models.functions import TruncDate
+
+from idempotency.core.decisions import (
+    Busy,
+    Claim,
+    Decision,
+    InDoubt,
+    Lease,
+    Mismatch,
+    OtherVersion,
+    Replay,
+    Won,
+)
+from idempotency.core.errors import LeaseLost
+from idempotency.core.keys import Scope
+from idempotency.core.responses import RecordedResponse
+from idempotency.core.states import SETTLED, State
+from idempotency.models import EventKind, IdempotencyKey, KeyEvent, StoredResponse
+from idempotency.stores import clock
+from idempotency.stores.base import KeyRecord
+
+#: Lost races in a row after which a claim says that the key is in use: somebody else is making
+#: progress.
+ROUNDS = 5
+
+
+def _after(delta: timedelta) -> Combinable:
+    return clock.now() + Value(delta, output_field=DurationField())
+
+
+def _today() -> Combinable:
+    return TruncDate(clock.now(), tzinfo=UTC)
+
+
+class DatabaseStore:
+    """The Store protocol over the ORM. See ``base.py`` for what each method promises."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+
+    # The claim
+
+    def claim(self, claim: Claim) -> Decision:
+        digest = claim.scope.digest
+        for _ in range(ROUNDS):
+            row = self._look(Q(digest=digest))
+            if row is None:
+                won = self._insert(claim)
+            elif row.state in SETTLED and row.expires_at is not None and row.expires_at <= row.now:
+                won = self._start_new_generation(claim, row)
+            else:
+                held = self._held(claim, row)
+                if held is not None:
+                    return held
+                won = self._run_again(claim.owner, claim.lease, row)
+            if won is not None:
+                return Won(won)
+        return Busy(timedelta(0))
+
+    def _look(self, condition: Q) -> Any:
+        """The row with the database's time beside it, so that both are of one moment."""
+        return self._keys().filter(condition).annotate(now=clock.now()).first()
+
+    def _held(self, claim: Claim, row: Any) -> Decision | None:
+        """Why the key cannot be claimed as the row stood, or None when it can."""
+        if row.fingerprint_version != claim.fingerprint_version:
+            return OtherVersion(row.fingerprint_version)
+        if bytes(row.fingerprint) != claim.fingerprint:
+            return Mismatch()
+        if row.state == State.SUCCEEDED:
+            return Replay(self._response(row.pk, row.response_day))
+        if row.state == State.IN_DOUBT:
+            return InDoubt()
+        if row.state == State.PROCESSING and row.lease_expires_at > row.now:
+            return Busy(row.lease_expires_at - row.now)
+        return None
+
+    def _insert(self, claim: Claim) -> Lease | None:
+        scope = claim.scope
+        row = IdempotencyKey(
+            digest=scope.digest,
+            key=scope.key,
+            route=scope.route,
+            tenant=scope.tenant,
+            fingerprint=claim.fingerprint,
+            fingerprint_version=claim.fingerprint_version,
+            state=State.PROCESSING.value,
+            owner=claim.owner,
+            lease_expires_at=_after(claim.lease),
+            created_at=clock.now(),
+            response_day=_today(),
+        )
+        self._keys().bulk_create([row], ignore_conflicts=True)
+        # Whether the row went in shows in whose token it bears, not in what bulk_create returns.
+        won = self._keys().filter(digest=scope.digest, owner=claim.owner).first()
+        return None if won is None else self._lease(won)
+
+    def _start_new_generation(self, claim: Claim, row: Any) -> Lease | None:
+        """Replace an expired row by one with a new id.
+
+        With the old id, the downstream key, which is derived from it, would fetch the old charge.
+        """
+        with transaction.atomic(using=self.using):
+            deleted, _ = self._as_read(row).filter(expires_at__lte=clock.now()).delete()
+            lease = self._insert(claim) if deleted else None
+            if lease is None:
+                return None
+            self._event(lease.key_id, EventKind.REUSED, 1, data={"previous_id": row.pk})
+        return replace(lease, reused=True)
+
+    def _run_again(self, owner: uuid.UUID, duration: timedelta, row: Any) -> Lease | None:
+        """A new attempt under a FAILED key, or under one whose lease is over."""
+        takeover = row.state == State.PROCESSING
+        with transaction.atomic(using=self.using):
+            claimable = Q(state=State.FAILED.value) | Q(lease_expires_at__lte=clock.now())
+            updated = (
+                self._as_read(row)
+                .filter(claimable)
+                .update(
+                    state=State.PROCESSING.value,
+                    owner=owner,
+                    attempt=F("attempt") + 1,
+                    lease_expires_at=_after(duration),
+                    failure="",
+                    completed_at=None,
+                    expires_at=None,
+                    response_day=_today(),
+                )
+            )
+            if not updated:
+                return None
+            won = self._keys().get(pk=row.pk, owner=owner)
+            if takeover:
+                data = {"from": str(row.owner), "to": str(owner)}
+                self._event(row.pk, EventKind.TAKEOVER, won.attempt, data=data)
+        return replace(self._lease(won), takeover=takeover)
+
+    # The owner's writes
+
+    def renew(self, lease: Lease, duration: timedelta) -> None:
+        self._demand(lease, lease_expires_at=_after(duration))
+
+    def record_recovery_point(self, lease: Lease, point: str, context: Mapping[str, Any]) -> None:
+        self._demand(lease, recovery_point=point, context=dict(context))
+
+    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> None:
+        self._demand(lease, **self._settled(ttl))
+        day = self._keep_response(lease.key_id, lease.response_day, response)
+        if day != lease.response_day:
+            self._keys().filter(pk=lease.key_id, owner=lease.owner).update(response_day=day)
+            self._event(lease.key_id, EventKind.DAY_MISSING, lease.attempt, data={"used": str(day)})
+
+    def release(self, lease: Lease) -> None:
+        deleted, _ = self._owned(lease).filter(recovery_point="").delete()
+        if not deleted:
+            raise LeaseLost
+
+    def fail(
+        self, lease: Lease, reason: str, ttl: timedelta, *, forget_recovery: bool = False
+    ) -> None:
+        changes = self._failed(reason, ttl)
+        if forget_recovery:
+            changes |= {"recovery_point": "", "context": None}
+        self._demand(lease, **changes)
+
+    def suspend(self, lease: Lease, reason: str) -> None:
+        self._demand(lease, lease_expires_at=clock.now(), failure=reason[:500])
+
+    def doubt(self, lease: Lease, reason: str) -> None:
+        with transaction.atomic(using=self.using):
+            self._demand(
+                lease, state=State.IN_DOUBT.value, lease_expires_at=None, failure=reason[:500]
+            )
+            self._event(lease.key_id, EventKind.IN_DOUBT, lease.attempt, reason=reason)
+
+    # Recovery and operators
+
+    def take_over(self, key_id: int, claim_lease: timedelta) -> Lease | None:
+        row = self._look(self._lease_over() & Q(pk=key_id) & ~Q(recovery_point=""))
+        return None if row is None else self._run_again(uuid.uuid4(), claim_lease, row)
+
+    def reclaim(self, ttl: timedelta, *, grace: timedelta, limit: int) -> int:
+        over = self._lease_over(grace) & Q(recovery_point="")
+        rows = self._keys().filter(over).order_by("lease_expires_at")[:limit]
+        return sum(self._reclaim_one(row, over, ttl) for row in rows)
+
+    def _reclaim_one(self, row: IdempotencyKey, over: Q, ttl: timedelta) -> int:
+        with transaction.atomic(using=self.using):
+            # The condition again: between reading and writing the owner may have completed or
+            # renewed.
+            reclaimed = (
+                self._as_read(row)
+                .filter(over)
+                .update(owner=uuid.uuid4(), **self._failed("lease expired", ttl))
+            )
+            if reclaimed:
+                self._event(row.pk, EventKind.RECLAIMED, row.attempt, data={"from": str(row.owner)})
+        return reclaimed
+
+    def abandoned_operations(self, *, grace: timedelta, limit: int) -> list[int]:
+        abandoned = self._keys().filter(self._lease_over(grace)).exclude(recovery_point="")
+        return list(abandoned.order_by("lease_expires_at").values_list("pk", flat=True)[:limit])
+
+    def force_fail(
+        self,
+        key_id: int,
+        *,
+        owner: uuid.UUID,
+        actor: str,
+        reason: str,
+        ttl: timedelta,
+        response: RecordedResponse | None = None,
+    ) -> bool:
+        changes = self._failed(reason, ttl) if response is None else self._settled(ttl)
+        changes |= {"failure": reason[:500], "owner": uuid.uuid4()}
+        open_states = [State.PROCESSING.value, State.IN_DOUBT.value]
+        with transaction.atomic(using=self.using):
+            ended = self._keys().filter(pk=key_id, owner=owner, state__in=open_states)
+            if response is not None:
+                changes["response_day"] = _today()
+            if not ended.update(**changes):
+                return False
+            row = self._keys().get(pk=key_id)
+            if response is not None:
+                day = self._keep_response(key_id, row.response_day, response)
+                self._keys().filter(pk=key_id).update(response_day=day)
+            data = {"from": str(owner), "final": response is not None}
+            self._event(
+                key_id, EventKind.FORCE_FAILED, row.attempt, actor=actor, reason=reason, data=data
+            )
+        return True
+
+    def prune_expired(self, *, limit: int, after_id: int = 0) -> tuple[int, int | None]:
+        ids = list(
+            self._keys().filter(pk__gt=after_id).order_by("pk").values_list("pk", flat=True)[:limit]
+        )
+        if not ids:
+            return 0, None
+        # The condition is in the DELETE: a claim that revives the key in between gives it a new id.
+        expired = Q(state__in=[state.value for state in SETTLED], expires_at__lte=clock.now())
+        deleted, _ = self._keys().filter(expired, pk__in=ids).delete()
+        return deleted, ids[-1] if len(ids) == limit else None
+
+    def find(self, digests: list[bytes]) -> list[KeyRecord]:
+        rows = self._keys().filter(digest__in=digests).order_by("-created_at", "-pk")
+        return [self._record(row) for row in rows]
+
+    # Pieces
+
+    def _keys(self) -> QuerySet[IdempotencyKey]:
+        return IdempotencyKey.objects.using(self.using)
+
+    def _owned(self, lease: Lease) -> QuerySet[IdempotencyKey]:
+        """The fence: the generation, the attempt's token, and the state it expects."""
+        return self._keys().filter(pk=lease.key_id, owner=lease.owner, state=State.PROCESSING.value)
+
+    def _demand(self, lease: Lease, **changes: Any) -> None:
+        if not self._owned(lease).update(**changes):
+            raise LeaseLost
+
+    def _as_read(self, row: IdempotencyKey) -> QuerySet[IdempotencyKey]:
+        return self._keys().filter(pk=row.pk, owner=row.owner, state=row.state)
+
+    @staticmethod
+    def _lease_over(grace: timedelta = timedelta(0)) -> Q:
+        return Q(state=State.PROCESSING.value, lease_expires_at__lte=_after(-grace))
+
+    @staticmethod
+    def _settled(ttl: timedelta) -> dict[str, Any]:
+        return {
+            "state": State.SUCCEEDED.value,
+            "lease_expires_at": None,
+            "context": None,
+            "failure": "",
+            "completed_at": clock.now(),
+            "expires_at": _after(ttl),
+        }
+
+    @staticmethod
+    def _failed(reason: str, ttl: timedelta) -> dict[str, Any]:
+        return {
+            "state": State.FAILED.value,
+            "lease_expires_at": None,
+            "failure": reason[:500],
+            "completed_at": clock.now(),
+            "expires_at": _after(ttl),
+        }
+
+    def _keep_response(self, key_id: int, day: date, response: RecordedResponse) -> date:
+        """Insert the response; on a missing partition use the newest day there is. Returns the day
+        used."""
+        try:
+            with transaction.atomic(using=self.using):
+                self._insert_response(key_id, day, response)
+            return day
+        except IntegrityError as error:
+            newest = self._newest_day_if_missing(error, "idempotency_storedresponse")
+            if newest is None:
+                raise
+            self._insert_response(key_id, newest, response)
+            return newest
+
+    def _insert_response(self, key_id: int, day: date, response: RecordedResponse) -> None:
+        StoredResponse.objects.using(self.using).bulk_create(
+            [
+                StoredResponse(
+                    key_id=key_id,
+                    day=day,
+                    status=response.status,
+                    headers=[list(pair) for pair in response.headers],
+                    body=response.body,
+                )
+            ]
+        )
+
+    def _newest_day_if_missing(self, error: IntegrityError, table: str) -> date | None:
+        """The newest day of a table whose insert found no partition; None when that was not the
+        trouble."""
+        cause = error.__cause__
+        if getattr(cause, "sqlstate", None) != "23514" or cause.diag.constraint_name:  # type: ignore[union-attr]
+            return None
+        with connections[self.using].cursor() as cursor:
+            cursor.execute("SELECT idempotency_newest_day_v1(%s)", [table])
+            newest: date | None = cursor.fetchone()[0]
+        return newest
+
+    def _response(self, key_id: int, day: date) -> RecordedResponse | None:
+        row = StoredResponse.objects.using(self.using).filter(key_id=key_id, day=day).first()
+        if row is None:
+            return None
+        headers = tuple((name, value) for name, value in row.headers)
+        return RecordedResponse(row.status, headers, None if row.body is None else bytes(row.body))
+
+    def _event(self, key_id: int, kind: EventKind, attempt: int, **fields: Any) -> None:
+        now = self._keys().filter(pk=key_id).annotate(now=clock.now()).values_list("now", flat=True)
+        at: datetime = now.get()
+        fields["reason"] = fields.get("reason", "")[:1000]
+        event = KeyEvent(
+            day=at.astimezone(UTC).date(),
+            key_id=key_id,
+            at=at,
+            kind=kind,
+            attempt=attempt,
+            **fields,
+        )
+        try:
+            with transaction.atomic(using=self.using):
+                event.save(using=self.using, force_insert=True)
+        except IntegrityError as error:
+            newest = self._newest_day_if_missing(error, "idempotency_keyevent")
+            if newest is None:
+                raise
+            event.pk, event.day = None, newest
+            event.save(using=self.using, force_insert=True)
+
+    @staticmethod
+    def _lease(row: IdempotencyKey) -> Lease:
+        return Lease(
+            key_id=row.pk,
+            owner=row.owner,
+            attempt=row.attempt,
+            digest=bytes(row.digest),
+            scope=Scope(row.route, row.tenant, row.key),
+            response_day=row.response_day,
+            recovery_point=row.recovery_point,
+            context=row.context,
+        )
+
+    def _record(self, row: IdempotencyKey) -> KeyRecord:
+        answered = row.state == State.SUCCEEDED
+        return KeyRecord(
+            key=row.key,
+            route=row.route,
+            tenant=row.tenant,
+            state=row.state,
+            attempt=row.attempt,
+            created_at=row.created_at,
+            expires_at=row.expires_at,
+            response=self._response(row.pk, row.response_day) if answered else None,
+        )

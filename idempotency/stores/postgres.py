@@ -1,0 +1,142 @@
+"""The same store with one statement to claim and one to complete, as functions in the database.
+
+Planning is what a claim costs: a statement that joins 35 day partitions plans in about a
+millisecond and takes 75
+locks each time, because Django binds on the client; a function's cached plan takes a quarter of
+that and 5 locks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import date, timedelta
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+from idempotency.core.decisions import (
+    Busy,
+    Claim,
+    Decision,
+    InDoubt,
+    Lease,
+    Mismatch,
+    OtherVersion,
+    Replay,
+    Won,
+)
+from idempotency.core.errors import LeaseLost
+from idempotency.core.responses import RecordedResponse
+from idempotency.models import EventKind
+from idempotency.stores import clock
+from idempotency.stores.database import DatabaseStore
+
+logger = logging.getLogger("idempotency")
+
+_CLAIM = "SELECT * FROM idempotency_claim_v1(%s, %s, %s, %s, %s, %s::smallint, %s, %s, %s, %s)"
+_COMPLETE = "SELECT idempotency_complete_v1(%s, %s, %s::smallint, %s::jsonb, %s, %s, %s)"
+
+
+class _Row(NamedTuple):
+    """One row of idempotency_claim_v1."""
+
+    outcome: str
+    id: int
+    attempt: int
+    day: date
+    recovery_point: str
+    context: str | None
+    version: int
+    lease_left: timedelta | None
+    status: int | None
+    headers: str
+    body: bytes | None
+
+    def won(self, claim: Claim) -> Won:
+        return Won(
+            Lease(
+                key_id=self.id,
+                owner=claim.owner,
+                attempt=self.attempt,
+                digest=claim.scope.digest,
+                scope=claim.scope,
+                response_day=self.day,
+                recovery_point=self.recovery_point,
+                context=None if self.context is None else json.loads(self.context),
+                takeover=self.outcome == "takeover",
+                reused=self.outcome == "reused",
+            )
+        )
+
+    def replay(self) -> Replay:
+        if self.status is None:
+            return Replay(None)
+        headers = tuple((name, value) for name, value in json.loads(self.headers))
+        body = None if self.body is None else bytes(self.body)
+        return Replay(RecordedResponse(self.status, headers, body))
+
+
+_HELD: dict[str, Callable[[_Row], Decision]] = {
+    "replay": _Row.replay,
+    "busy": lambda row: Busy(row.lease_left or timedelta(0)),
+    "mismatch": lambda row: Mismatch(),
+    "in_doubt": lambda row: InDoubt(),
+    "version": lambda row: OtherVersion(row.version),
+}
+
+
+class PostgresStore(DatabaseStore):
+    """The Store protocol over ``idempotency_claim_v1`` and ``idempotency_complete_v1``."""
+
+    def claim(self, claim: Claim) -> Decision:
+        scope = claim.scope
+        # Asynchronous only as a transaction of its own; inside another one it would unflush the
+        # work's commit.
+        alone = connections[self.using].get_autocommit()
+        row = _Row(
+            *self._call(
+                _CLAIM,
+                [
+                    scope.digest,
+                    scope.key,
+                    scope.route,
+                    scope.tenant,
+                    claim.fingerprint,
+                    claim.fingerprint_version,
+                    claim.owner,
+                    claim.lease,
+                    alone,
+                    clock.frozen(),
+                ],
+            )
+        )
+        held = _HELD.get(row.outcome)
+        return row.won(claim) if held is None else held(row)
+
+    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> None:
+        headers = json.dumps(response.headers)
+        (day,) = self._call(
+            _COMPLETE,
+            [
+                lease.key_id,
+                lease.owner,
+                response.status,
+                headers,
+                response.body,
+                ttl,
+                clock.frozen(),
+            ],
+        )
+        if day is None:
+            raise LeaseLost
+        if day != lease.response_day:
+            logger.warning("no partition for %s: the response went to %s", lease.response_day, day)
+            self._event(lease.key_id, EventKind.DAY_MISSING, lease.attempt, data={"used": str(day)})
+
+    def _call(self, sql: str, parameters: list[Any]) -> tuple[Any, ...]:
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(sql, parameters)
+            row: tuple[Any, ...] = cursor.fetchone()
+        return row
