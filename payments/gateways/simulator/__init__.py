@@ -16,10 +16,10 @@ what its ledger says is what happened to the money. Standard library only.
 ============================  ===================================================================
 
 Dedupe. A POST with an ``Idempotency-Key`` runs once. A second one gets the first answer, marked
-``Idempotent-Replayed: true``; one that arrives while the first is running waits for it. A key is
-bound to the parameters it was first seen with, for charges and refunds alike; others are refused
-with 422 ``idempotency_key_reused``. A request refused with 400 or 422 leaves no trace. With
-dedupe switched off every POST moves money anew.
+``Idempotent-Replayed: true``, also when both run at the same time. A key is bound to the
+parameters it was first seen with, for charges and refunds alike; others are refused with 422
+``idempotency_key_reused``. A request refused with 400 or 422 leaves no trace. With dedupe switched
+off every POST moves money anew.
 
 Errors are ``{"error": {code, message, processed?}}``. ``processed: false`` states that no money
 moved for this request; where it is absent the gateway does not say, and only asking again with

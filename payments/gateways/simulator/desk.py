@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from payments.gateways.simulator.errors import AnswerLost, Problem, unavailable
@@ -32,13 +30,12 @@ class Outcome:
 
 
 class Desk:
-    """Runs orders. Thread-safe; requests under one key take turns while dedupe is on."""
+    """Runs orders. Thread-safe."""
 
     def __init__(self, ledger: Ledger, control: Control) -> None:
         self.ledger = ledger
         self.control = control
         self.closing = threading.Event()
-        self._turns = _Turns()
 
     def charge(self, order: ChargeOrder, key: str | None) -> Outcome:
         source = SOURCES[order.source]
@@ -54,18 +51,18 @@ class Desk:
         self._pause(self.control.delay)
         if self.control.down or source.down:
             raise unavailable()
-        with self._turns.take(key if self.control.dedupe else None):
-            if source.seconds and not self._answered(key):
-                self._pause(source.seconds)
-            with self.ledger.transaction() as books:
-                request = self._arrive(books, order, key)
-                first = self._first_answer(books, request)
-                if first is not None:
-                    return Outcome(first, replayed=True)
-                ending = source.before(request.attempts)
-                if ending is None:
-                    outcome = Outcome(_write(books, order, key, source), replayed=False)
-                    ending = source.after(request.attempts)
+        if source.seconds and not self._answered(key):
+            self._pause(source.seconds)
+        # The transaction is exclusive: of two requests with one key, the later finds the answer.
+        with self.ledger.transaction() as books:
+            request = self._arrive(books, order, key)
+            first = self._first_answer(books, request)
+            if first is not None:
+                return Outcome(first, replayed=True)
+            ending = source.before(request.attempts)
+            if ending is None:
+                outcome = Outcome(_write(books, order, key, source), replayed=False)
+                ending = source.after(request.attempts)
         # Raised only here: inside the transaction it would undo the count and the charge.
         if ending is not None:
             raise ending
@@ -114,7 +111,7 @@ def _write(
 
 
 def _write_refund(books: Books, order: RefundOrder, key: str | None) -> Entry:
-    """The transaction is exclusive, so refunds that race cannot exceed the charge together."""
+    """Refunds that race cannot exceed the charge together: the transaction is exclusive."""
     charge = books.get(order.charge)
     if charge is None or charge.kind != "charge" or charge.status != "succeeded":
         raise Problem(422, "charge_unknown", "There is no such charge.", processed=False)
@@ -131,28 +128,3 @@ def _write_refund(books: Books, order: RefundOrder, key: str | None) -> Entry:
         charge=charge.id,
         reference=order.reference,
     )
-
-
-class _Turns:
-    """One lock a key, kept only while somebody holds or awaits it."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._locks: dict[str, tuple[threading.Lock, int]] = {}
-
-    @contextmanager
-    def take(self, key: str | None) -> Iterator[None]:
-        if key is None:
-            yield
-            return
-        with self._guard:
-            lock, users = self._locks.get(key, (threading.Lock(), 0))
-            self._locks[key] = (lock, users + 1)
-        try:
-            with lock:
-                yield
-        finally:
-            with self._guard:
-                lock, users = self._locks.pop(key)
-                if users > 1:
-                    self._locks[key] = (lock, users - 1)

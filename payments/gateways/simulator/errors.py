@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Ending(Exception):  # noqa: N818 - a lost answer is no error to the gateway
+class Ending(Exception):
     """The request ends here, in another way than with its answer."""
 
 
