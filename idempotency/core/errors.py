@@ -138,6 +138,17 @@ class BudgetExhausted(IdempotencyError):
     default_detail = "Too many retries reach the service now. Wait, then repeat with the same key."
 
 
+class ForceFailed(IdempotencyError):
+    """Never raised: the answer that an operator stores for every retry (``operators.py``)."""
+
+    code = "force_failed"
+    retry = "new_key"
+    default_detail = (
+        "An operator ended this request, and it will not run again. "
+        "Send a new key for a new request."
+    )
+
+
 class StoreUnavailable(IdempotencyError):
     code = "idempotency_unavailable"
     retry = "same_key"
@@ -160,5 +171,6 @@ CATALOGUE: tuple[type[IdempotencyError], ...] = (
     CallNotSent,
     ResponseNotStored,
     BudgetExhausted,
+    ForceFailed,
     StoreUnavailable,
 )
