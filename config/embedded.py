@@ -8,12 +8,14 @@ is a `CannotStart` whose text is one line that says what to do.
 """
 
 import contextlib
+import hashlib
 import os
 import pwd
 import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -28,7 +30,7 @@ from config import tether
 STARTUP_SECONDS = 60.0
 SHUTDOWN_SECONDS = 20.0
 # Not in TMPDIR: a socket's path may have 107 bytes.
-SOCKETS = "/tmp/postgres-"  # noqa: S108
+SOCKETS = Path("/tmp")  # noqa: S108
 # Kept between runs and over a reboot.
 COPIES = Path("/var/tmp")  # noqa: S108
 
@@ -131,7 +133,8 @@ class Postgres(Server):
         super().__init__(data, log=log)
         self.durable = durable
         self._bin_dir = bin_dir
-        self._sockets: Path | None = None
+        name = hashlib.sha256(os.fsencode(self.data)).hexdigest()[:12]
+        self._sockets = SOCKETS / f"postgres-{name}"
 
     @property
     def url(self) -> str:
@@ -144,10 +147,7 @@ class Postgres(Server):
         if not self.data.exists():
             self._initialise(binaries, user)
         self._clear_what_a_killed_server_left()
-        if self._sockets is None:
-            self._sockets = Path(tempfile.mkdtemp(prefix=Path(SOCKETS).name, dir="/tmp"))
-            if user:
-                os.chown(self._sockets, *user)
+        self._make_socket_folder(user)
         settings = [] if self.durable else ["fsync=off", "full_page_writes=off"]
         settings += ["max_connections=200", "listen_addresses=", "timezone=UTC"]
         options = [word for setting in settings for word in ("-c", setting)]
@@ -156,9 +156,7 @@ class Postgres(Server):
 
     def close(self) -> None:
         super().close()
-        if self._sockets is not None:
-            shutil.rmtree(self._sockets, ignore_errors=True)
-            self._sockets = None
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _is_ready(self, pid: int) -> bool:
         lines = _lines(self.data / "postmaster.pid")
@@ -212,8 +210,7 @@ class Postgres(Server):
         Only when none of its processes is left: two servers on one folder would ruin it.
         PostgreSQL judges by itself where the system does not show which processes those are.
         """
-        left = _lines(self.data / "postmaster.pid")
-        if not left or sys.platform != "linux":
+        if sys.platform != "linux" or not (self.data / "postmaster.pid").exists():
             return
         deadline = time.monotonic() + SHUTDOWN_SECONDS
         while pids := _processes_in(self.data):
@@ -223,8 +220,16 @@ class Postgres(Server):
                 )
             time.sleep(0.05)
         (self.data / "postmaster.pid").unlink(missing_ok=True)
-        if len(left) > 4 and left[4].startswith(SOCKETS):
-            shutil.rmtree(left[4], ignore_errors=True)
+
+    def _make_socket_folder(self, user: tuple[int, int] | None) -> None:
+        uid, gid = user or (os.geteuid(), os.getegid())
+        with contextlib.suppress(FileExistsError):  # left by a run that was killed
+            self._sockets.mkdir(mode=0o700)
+        found = self._sockets.lstat()
+        private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+        if not private or found.st_uid not in (uid, os.geteuid()):
+            raise CannotStart(f"{self._sockets} is not this user's: remove it.")
+        os.chown(self._sockets, uid, gid)
 
 
 class Valkey(Server):
@@ -326,7 +331,8 @@ def _folder_argument(folder: Path, user: tuple[int, int] | None) -> str:
     """How to name its data folder to a program that starts in it.
 
     Another user may be unable to walk the path down to it (a repository under /root, say), but
-    Linux lets it use the folder that it is already in.
+    Linux lets it use the folder that it is already in. PostgreSQL 15 and older leave that folder
+    as they start, and so need a path that can be walked.
     """
     return "/proc/self/cwd" if user and sys.platform == "linux" else str(folder)
 

