@@ -8,9 +8,9 @@ unguarded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Protocol
 
 from idempotency.core.decisions import Claim, Decision, Lease
@@ -49,8 +49,12 @@ class Store(Protocol):
     def record_recovery_point(self, lease: Lease, point: str, context: Mapping[str, Any]) -> None:
         """Remember how far an operation is, and what its next step needs."""
 
-    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> None:
-        """Settle the key with its answer. Called inside the transaction of the work."""
+    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> date:
+        """Settle the key with its answer, inside the transaction of the work.
+
+        Returns the day the response went to: another than the lease's when that one has no
+        partition.
+        """
 
     def release(self, lease: Lease) -> None:
         """Forget the key, as if the request never came; refused once there is a recovery point."""
@@ -76,9 +80,15 @@ class Store(Protocol):
         """Fail up to ``limit`` keys whose lease is over by ``grace`` and that have no recovery
         point."""
 
-    def abandoned_operations(self, *, grace: timedelta, limit: int) -> list[int]:
+    def abandoned_operations(
+        self, *, grace: timedelta, limit: int, pauses: Sequence[timedelta] = (timedelta(0),)
+    ) -> list[int]:
         """Ids of up to ``limit`` operations whose lease is over by ``grace``, the longest abandoned
-        first."""
+        first.
+
+        ``pauses``: how much longer it has to be over after the first attempt, after the second and
+        so on; the last one holds for all later attempts.
+        """
 
     def force_fail(
         self,
@@ -97,10 +107,13 @@ class Store(Protocol):
         written.
         """
 
-    def prune_expired(self, *, limit: int, after_id: int = 0) -> tuple[int, int | None]:
-        """Look at up to ``limit`` settled keys after ``after_id`` and delete the expired ones.
+    def prune_expired(
+        self, *, limit: int, after_id: int = 0, dry_run: bool = False
+    ) -> tuple[int, int | None]:
+        """Look at up to ``limit`` keys after ``after_id`` and delete the expired ones.
 
-        Returns how many were deleted and the id to continue after, None at the end of the table.
+        Returns how many were deleted, or with ``dry_run`` would have been, and the id to continue
+        after, None at the end of the table.
         """
 
     def find(self, digests: list[bytes]) -> list[KeyRecord]:

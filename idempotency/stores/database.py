@@ -9,7 +9,7 @@ the same row.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -120,7 +120,8 @@ class DatabaseStore:
         With the old id, the downstream key, which is derived from it, would fetch the old charge.
         """
         with transaction.atomic(using=self.using):
-            deleted, _ = self._as_read(row).filter(expires_at__lte=clock.now()).delete()
+            expired = self._as_read(row).filter(expires_at__lte=clock.now())
+            deleted = self._delete(expired)
             lease = self._insert(claim) if deleted else None
             if lease is None:
                 return None
@@ -162,16 +163,16 @@ class DatabaseStore:
     def record_recovery_point(self, lease: Lease, point: str, context: Mapping[str, Any]) -> None:
         self._demand(lease, recovery_point=point, context=dict(context))
 
-    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> None:
+    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> date:
         self._demand(lease, **self._settled(ttl))
         day = self._keep_response(lease.key_id, lease.response_day, response)
         if day != lease.response_day:
             self._keys().filter(pk=lease.key_id, owner=lease.owner).update(response_day=day)
             self._event(lease.key_id, EventKind.DAY_MISSING, lease.attempt, data={"used": str(day)})
+        return day
 
     def release(self, lease: Lease) -> None:
-        deleted, _ = self._owned(lease).filter(recovery_point="").delete()
-        if not deleted:
+        if not self._delete(self._owned(lease).filter(recovery_point="")):
             raise LeaseLost
 
     def fail(
@@ -216,8 +217,14 @@ class DatabaseStore:
                 self._event(row.pk, EventKind.RECLAIMED, row.attempt, data={"from": str(row.owner)})
         return reclaimed
 
-    def abandoned_operations(self, *, grace: timedelta, limit: int) -> list[int]:
-        abandoned = self._keys().filter(self._lease_over(grace)).exclude(recovery_point="")
+    def abandoned_operations(
+        self, *, grace: timedelta, limit: int, pauses: Sequence[timedelta] = (timedelta(0),)
+    ) -> list[int]:
+        rested = Q(attempt__gte=len(pauses)) & self._lease_over(grace + pauses[-1])
+        for attempt, pause in enumerate(pauses[:-1], start=1):
+            rested |= Q(attempt=attempt) & self._lease_over(grace + pause)
+        # The first condition alone is what the index serves.
+        abandoned = self._keys().filter(self._lease_over(grace), rested).exclude(recovery_point="")
         return list(abandoned.order_by("lease_expires_at").values_list("pk", flat=True)[:limit])
 
     def force_fail(
@@ -249,15 +256,18 @@ class DatabaseStore:
             )
         return True
 
-    def prune_expired(self, *, limit: int, after_id: int = 0) -> tuple[int, int | None]:
+    def prune_expired(
+        self, *, limit: int, after_id: int = 0, dry_run: bool = False
+    ) -> tuple[int, int | None]:
         ids = list(
             self._keys().filter(pk__gt=after_id).order_by("pk").values_list("pk", flat=True)[:limit]
         )
         if not ids:
             return 0, None
         # The condition is in the DELETE: a claim that revives the key in between gives it a new id.
-        expired = Q(state__in=[state.value for state in SETTLED], expires_at__lte=clock.now())
-        deleted, _ = self._keys().filter(expired, pk__in=ids).delete()
+        states = [state.value for state in SETTLED]
+        expired = self._keys().filter(pk__in=ids, state__in=states, expires_at__lte=clock.now())
+        deleted = expired.count() if dry_run else self._delete(expired)
         return deleted, ids[-1] if len(ids) == limit else None
 
     def find(self, digests: list[bytes]) -> list[KeyRecord]:
@@ -279,6 +289,14 @@ class DatabaseStore:
 
     def _as_read(self, row: IdempotencyKey) -> QuerySet[IdempotencyKey]:
         return self._keys().filter(pk=row.pk, owner=row.owner, state=row.state)
+
+    def _delete(self, keys: QuerySet[IdempotencyKey]) -> int:
+        """One DELETE under the queryset's conditions.
+
+        ``QuerySet.delete()`` reads the rows and then deletes them by id alone as soon as anybody
+        listens to the delete signals of every model, and the guard would be gone.
+        """
+        return keys._raw_delete(self.using)
 
     @staticmethod
     def _lease_over(grace: timedelta = timedelta(0)) -> Q:

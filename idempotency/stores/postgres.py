@@ -115,8 +115,9 @@ class PostgresStore(DatabaseStore):
         held = _HELD.get(row.outcome)
         return row.won(claim) if held is None else held(row)
 
-    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> None:
+    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> date:
         headers = json.dumps(response.headers)
+        day: date | None
         (day,) = self._call(
             _COMPLETE,
             [
@@ -134,6 +135,7 @@ class PostgresStore(DatabaseStore):
         if day != lease.response_day:
             logger.warning("no partition for %s: the response went to %s", lease.response_day, day)
             self._event(lease.key_id, EventKind.DAY_MISSING, lease.attempt, data={"used": str(day)})
+        return day
 
     def _call(self, sql: str, parameters: list[Any]) -> tuple[Any, ...]:
         with connections[self.using].cursor() as cursor:
