@@ -1,0 +1,438 @@
+"""The one place that knows the order of steps: claim, run, complete, announce.
+
+::
+
+    claim ──▶ won ──▶ one transaction: handler, answer, complete ──▶ commit ──▶ announce ──▶ answer
+      │        │                         │
+      │        │                         └─ raised, or not to be kept: roll back, release/fail
+      │        └─ an operation: prepare, call, finalize (operations.py)
+      └──▶ held: replay the answer, wait for it, or say why not
+
+The claim commits by itself, before the work's transaction begins: work that rolls back must not
+take the record of its attempt along. Completion is part of the work's transaction: there is no
+moment at which the one is there and the other is not.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, Protocol, TypeVar
+
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    connections,
+    transaction,
+)
+
+from idempotency import operations, partitions, signals
+from idempotency.conf import settings
+from idempotency.core import fingerprints
+from idempotency.core.decisions import (
+    Busy,
+    Claim,
+    Decision,
+    InDoubt,
+    Lease,
+    OtherVersion,
+    Replay,
+    Won,
+)
+from idempotency.core.errors import (
+    IdempotencyError,
+    KeyInUse,
+    KeyReused,
+    LeaseLost,
+    OutcomeInDoubt,
+    OutcomePending,
+    ResponseNotStored,
+    StoreUnavailable,
+)
+from idempotency.core.keys import Scope, derive_downstream_key, log_digest
+from idempotency.core.policies import Policy, Verdict
+from idempotency.core.responses import RecordedResponse
+from idempotency.operations import Operation, Reply
+from idempotency.stores import get_store
+from idempotency.stores.base import Store
+from idempotency.waiting import Waiter, get_waiter
+
+logger = logging.getLogger("idempotency")
+
+R = TypeVar("R")
+
+#: SQLSTATEs that say "you lost a race; the same statement may work now": serialization failure,
+#: deadlock.
+LOST_RACE = frozenset({"40001", "40P01"})
+#: These too leave no doubt that the transaction was rolled back: lock timeout, statement timeout.
+ROLLED_BACK = LOST_RACE | {"55P03", "57014"}
+#: Tries of a claim that keeps losing races, with growing jittered pauses of at most these seconds.
+CLAIM_TRIES, CLAIM_PAUSE = 4, 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request under a key: its scope, its policy, and its fingerprint in any version."""
+
+    scope: Scope
+    policy: Policy
+    fingerprint: Callable[[int], bytes]
+
+
+class Execution:
+    """What a handler gets to know of its attempt, as ``request.idempotency``."""
+
+    def __init__(self, store: Store, lease: Lease, policy: Policy) -> None:
+        self._store = store
+        self._lease = lease
+        self._policy = policy
+
+    @property
+    def key(self) -> str:
+        """The client's key."""
+        return self._lease.scope.key
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run under the key, one more for each later one."""
+        return self._lease.attempt
+
+    def downstream_key(self, step: str, service: str = "") -> str:
+        """A key for a call of ours: the same on every attempt, another one for each service and
+        step."""
+        return derive_downstream_key(
+            settings().secret_bytes, self._lease.key_id, service, self._lease.scope.route, step
+        )
+
+    def renew(self, duration: timedelta | None = None) -> None:
+        """Let the lease run its full length, or ``duration``, from now. Raises LeaseLost when it is
+        gone.
+
+        Written on a connection of its own: inside the work's transaction nobody would see it before
+        the commit. SQLite has one writer, which the work is, so there the transaction itself keeps
+        others away. At REPEATABLE READ and above the later completion would conflict with it: do
+        not renew there.
+        """
+        duration = duration or self._policy.lease
+        connection = connections[self._store.using]
+        if connection.in_atomic_block and connection.vendor != "sqlite":
+            with ThreadPoolExecutor(max_workers=1) as thread:
+                thread.submit(self._renew_and_close, duration).result()
+        else:
+            self._store.renew(self._lease, duration)
+
+    def _renew_and_close(self, duration: timedelta) -> None:
+        try:
+            self._store.renew(self._lease, duration)
+        finally:
+            connections[self._store.using].close()
+
+
+@dataclass(frozen=True, slots=True)
+class Handled(Generic[R]):
+    """What a handler returned: the framework's response, and the same as it would be kept."""
+
+    response: R
+    recorded: RecordedResponse
+
+
+class Work(Protocol[R]):
+    """The handler behind a request, as the engine sees it."""
+
+    def handle(self, execution: Execution) -> Handled[R] | Operation:
+        """Run the handler and render its answer. Called inside the work's transaction."""
+
+    def prepare(self, operation: Operation) -> dict[str, Any] | Reply:
+        """Run the first step of an operation with the framework's request. Same transaction."""
+
+    def verdict_of(self, error: Exception) -> Verdict:
+        """Whether an exception is the caller's mistake (RELEASE) or a failure (FAIL)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh(Generic[R]):
+    """The handler ran now. ``response`` is the framework's own."""
+
+    response: R
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer made of bytes: an operation's first one, or a replay."""
+
+    recorded: RecordedResponse
+    replayed: bool
+
+
+class Engine:
+    """Runs keyed requests against one store."""
+
+    def __init__(self, store: Store | None = None, waiter: Waiter | None = None) -> None:
+        self.store = store or get_store()
+        self.waiter = waiter or get_waiter()
+
+    def run(self, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
+        """Answer a request under its key: run it, replay it, or raise the IdempotencyError that
+        says why not.
+
+        What the handler raises comes through, after its work was rolled back and its claim dealt
+        with.
+        """
+        _refuse_outer_transaction(self.store.using)
+        try:
+            decision = self._claim_or_wait(request)
+            if isinstance(decision, Won):
+                return self._run(decision.lease, request, work)
+            recorded = _answer(decision)
+        except IdempotencyError as error:
+            _tell(signals.key_rejected, request.scope, code=error.code)
+            raise
+        _tell(signals.key_replayed, request.scope, status=recorded.status)
+        return Answer(recorded, replayed=True)
+
+    # Claiming
+
+    def _claim_or_wait(self, request: KeyedRequest) -> Decision:
+        decision = self._claim(request)
+        if isinstance(decision, Busy) and request.policy.busy == "wait":
+            return self._wait(request, decision)
+        return decision
+
+    def _wait(self, request: KeyedRequest, decision: Decision) -> Decision:
+        until = time.monotonic() + request.policy.wait.total_seconds()
+        with self.waiter.watch(request.scope.digest) as watch:
+            while isinstance(decision, Busy):
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._let_go_of_connection()
+                watch.wait(left)
+                decision = self._claim(request)
+        return decision
+
+    def _let_go_of_connection(self) -> None:
+        """A request that waits needs no connection; a hundred of them would need a hundred."""
+        connection = connections[self.store.using]
+        if not connection.in_atomic_block:
+            connection.close()
+
+    def _claim(self, request: KeyedRequest) -> Decision:
+        decision = self._claim_as(request, fingerprints.CURRENT_VERSION)
+        if not isinstance(decision, OtherVersion):
+            return decision
+        try:
+            return self._claim_as(request, decision.fingerprint_version)
+        except fingerprints.UnknownVersion as error:
+            raise StoreUnavailable(
+                "This key was written by a newer release of the service. Repeat with the same key.",
+                retry_after=settings().retry_after,
+            ) from error
+
+    def _claim_as(self, request: KeyedRequest, version: int) -> Decision:
+        """Claim with a fingerprint of the given version; lost races are run again, within
+        bounds."""
+        claim = Claim(
+            scope=request.scope,
+            fingerprint=request.fingerprint(version),
+            fingerprint_version=version,
+            owner=uuid.uuid4(),
+            lease=request.policy.lease,
+        )
+        for tried in range(CLAIM_TRIES):
+            try:
+                return self.store.claim(claim)
+            except (OperationalError, InterfaceError) as error:
+                if sqlstate(error) not in LOST_RACE:
+                    raise StoreUnavailable(retry_after=settings().retry_after) from error
+                time.sleep(random.uniform(0, CLAIM_PAUSE * 2**tried))  # noqa: S311  jitter
+        return Busy(timedelta(0))
+
+    # Running
+
+    def _run(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
+        _tell(
+            signals.key_claimed,
+            request.scope,
+            attempt=lease.attempt,
+            takeover=lease.takeover,
+            reused=lease.reused,
+        )
+        partitions.ensure_day(self.store.using, lease.response_day)
+        try:
+            if lease.recovery_point:
+                return Answer(operations.resume(self.store, lease), replayed=False)
+            return self._work(lease, request, work)
+        finally:
+            if request.policy.busy == "wait":
+                self.waiter.announce(lease.digest)
+
+    def _work(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
+        attempt = _Attempt(self.store, lease, request, work)
+        try:
+            with transaction.atomic(using=self.store.using, durable=True):
+                attempt.run()
+        except Exception as error:
+            self._rolled_back(attempt, error)
+            raise
+        return self._committed(attempt)
+
+    def _rolled_back(self, attempt: _Attempt[R], error: Exception) -> None:
+        """Deal with the claim of work that was rolled back; raise what the caller should hear
+        instead."""
+        if isinstance(error, LeaseLost):
+            return
+        lost = isinstance(error, (OperationalError, InterfaceError))
+        if lost and attempt.finished and sqlstate(error) not in ROLLED_BACK:
+            # The connection broke at COMMIT: nobody here can know. The row does, and the retry will
+            # read it.
+            raise OutcomePending(retry_after=settings().retry_after) from error
+        verdict = Verdict.FAIL if lost else attempt.work.verdict_of(error)
+        self._end(attempt, verdict, type(error).__name__)
+        if lost:
+            raise StoreUnavailable(
+                "The database could not finish the work and rolled it back, so nothing happened. "
+                "Repeat with the same key.",
+                retry_after=settings().retry_after,
+            ) from error
+
+    def _committed(self, attempt: _Attempt[R]) -> Fresh[R] | Answer:
+        if attempt.prepared is not None:
+            _tell(signals.operation_prepared, attempt.lease.scope, attempt=attempt.lease.attempt)
+            recorded = operations.run_prepared(self.store, attempt.lease, attempt.prepared)
+            return Answer(recorded, replayed=False)
+        if attempt.verdict is Verdict.STORE:
+            status = attempt.recorded.status
+            _tell(
+                signals.key_completed,
+                attempt.lease.scope,
+                attempt=attempt.lease.attempt,
+                status=status,
+            )
+        else:
+            self._end(attempt, attempt.verdict, f"answered {attempt.recorded.status}")
+        if attempt.response is None:
+            return Answer(attempt.recorded, replayed=False)
+        return Fresh(attempt.response)
+
+    def _end(self, attempt: _Attempt[R], verdict: Verdict, reason: str) -> None:
+        """Release or fail the claim, after the work was rolled back."""
+        scope = attempt.lease.scope
+        try:
+            if verdict is Verdict.RELEASE:
+                self.store.release(attempt.lease)
+                _tell(signals.key_released, scope, attempt=attempt.lease.attempt)
+            else:
+                self.store.fail(attempt.lease, reason, attempt.request.policy.ttl)
+                _tell(signals.key_failed, scope, attempt=attempt.lease.attempt, reason=reason)
+        except (DatabaseError, InterfaceError, LeaseLost):
+            # The work is rolled back either way; at worst the key stays claimed until its lease
+            # runs out.
+            logger.warning(
+                "could not end the claim of %s", log_digest(attempt.lease.digest), exc_info=True
+            )
+
+
+class _Attempt(Generic[R]):
+    """One run of the handler inside the work's transaction, and what it came to."""
+
+    def __init__(self, store: Store, lease: Lease, request: KeyedRequest, work: Work[R]) -> None:
+        self.store, self.lease, self.request, self.work = store, lease, request, work
+        #: Everything but the COMMIT has been done.
+        self.finished = False
+        self.response: R | None = None
+        self.recorded: RecordedResponse
+        self.verdict: Verdict = Verdict.STORE
+        #: The envelope of an operation that has been prepared; None for atomic work.
+        self.prepared: dict[str, Any] | None = None
+
+    def run(self) -> None:
+        handled = self.work.handle(Execution(self.store, self.lease, self.request.policy))
+        if isinstance(handled, Operation):
+            self._prepare(handled)
+        else:
+            self.response, self.recorded = handled.response, handled.recorded
+            self._settle()
+        self.finished = True
+
+    def _prepare(self, operation: Operation) -> None:
+        context = self.work.prepare(operation)
+        if isinstance(context, Reply):
+            self.recorded = context.record()
+            self._settle()
+            return
+        self.prepared = operations.envelope(operation, context, self.request.policy.ttl)
+        self.store.record_recovery_point(self.lease, operations.PREPARED, self.prepared)
+
+    def _settle(self) -> None:
+        """Keep the answer with the work, or roll the work back."""
+        rolled_back = transaction.get_rollback(using=self.store.using)
+        policy = self.request.policy
+        self.verdict = policy.verdict(self.recorded.status, rolled_back=rolled_back)
+        if self.verdict is not Verdict.STORE:
+            transaction.set_rollback(True, using=self.store.using)
+            return
+        self.store.complete(
+            self.lease, _within(self.recorded, policy.max_response_bytes), policy.ttl
+        )
+
+
+def _within(recorded: RecordedResponse, limit: int) -> RecordedResponse:
+    if recorded.body is None or len(recorded.body) <= limit:
+        return recorded
+    logger.warning(
+        "a response of %s bytes is above MAX_RESPONSE_BYTES, not kept", len(recorded.body)
+    )
+    return RecordedResponse(recorded.status, recorded.headers, None)
+
+
+def _answer(decision: Decision) -> RecordedResponse:
+    """The kept answer, or the error that says why there is none."""
+    match decision:
+        case Replay(response) if response is not None and response.body is not None:
+            return response
+        case Replay(response):
+            raise ResponseNotStored(resource=None if response is None else response.resource)
+        case Busy(lease_left):
+            # At most the lease: a client need not wait longer than the key can stay claimed.
+            left = lease_left.total_seconds() or settings().retry_after
+            raise KeyInUse(retry_after=min(settings().retry_after, left))
+        case InDoubt():
+            raise OutcomeInDoubt
+        case _:
+            # A mismatch, or a version that changed between two claims: another request's key either
+            # way.
+            raise KeyReused
+
+
+def _refuse_outer_transaction(using: str) -> None:
+    """A claim inside somebody's transaction would be rolled back with it, and invisible until
+    then."""
+    connection = connections[using]
+    # As transaction.atomic(durable=True) tells a TestCase's transaction from the user's.
+    if connection.in_atomic_block and not getattr(
+        connection.atomic_blocks[-1], "_from_testcase", False
+    ):
+        raise RuntimeError(
+            "A keyed request cannot run inside transaction.atomic(): its claim has to commit "
+            "before the work. Mark the view @transaction.non_atomic_requests, or move the atomic "
+            "block into the handler."
+        )
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a database error; None when the connection itself broke (or the database has
+    none)."""
+    return getattr(error.__cause__, "sqlstate", None)
+
+
+def _tell(signal: Any, scope: Scope, **arguments: Any) -> None:
+    signals.send(
+        signal, Engine, digest=scope.digest, route=scope.route, tenant=scope.tenant, **arguments
+    )

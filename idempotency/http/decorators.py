@@ -1,0 +1,122 @@
+"""Protect a plain Django view.
+
+::
+
+    @idempotent(required=True)
+    def create_order(request):
+        order = Order.objects.create(...)
+        return JsonResponse({"id": order.pk}, status=201)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.core.exceptions import (
+    BadRequest,
+    ImproperlyConfigured,
+    PermissionDenied,
+    SuspiciousOperation,
+)
+from django.db import transaction
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
+
+from idempotency.core.errors import IdempotencyError
+from idempotency.core.policies import Verdict
+from idempotency.engine import Execution, Handled, KeyedRequest
+from idempotency.http import protection, requests
+from idempotency.http.problems import problem_response
+from idempotency.operations import Operation, Reply
+
+View = Callable[..., Any]
+
+#: What Django turns into a 4xx by itself.
+CLIENT_ERRORS = (Http404, PermissionDenied, SuspiciousOperation, BadRequest)
+
+
+def idempotent(
+    view: View | None = None,
+    *,
+    tenant: Callable[[HttpRequest], str] | None = None,
+    **choices: Any,
+) -> Any:
+    """Run the view once for a key. ``choices`` are the policy's names: required, methods, ttl,
+    lease, …
+
+    ``tenant`` names the account of a request; by default the signed-in user. The view runs in one
+    transaction with the record of its answer, or returns an Operation. Async views are refused:
+    Django's transactions are sync.
+    """
+    unknown = set(choices) - set(requests.POLICY_NAMES)
+    if unknown:
+        raise ImproperlyConfigured(f"@idempotent has no option {', '.join(sorted(unknown))}.")
+
+    def decorate(view: View) -> View:
+        if asyncio.iscoroutinefunction(view):
+            raise ImproperlyConfigured(
+                "@idempotent protects sync views; wrap an async one in sync code."
+            )
+
+        @wraps(view)
+        def protected(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            work = _ViewWork(view, request, args, kwargs)
+            try:
+                keyed = _keyed(request, tenant, choices)
+            except IdempotencyError as error:
+                return problem_response(error, request)
+            if keyed is None:
+                request.idempotency = None  # type: ignore[attr-defined]
+                return protection.run_unkeyed(request, work.call, request)
+            return protection.run_keyed(request, keyed, work)
+
+        protected.idempotency_policy = choices  # type: ignore[attr-defined]
+        # ATOMIC_REQUESTS would put the claim inside the work's transaction.
+        return transaction.non_atomic_requests(protected)
+
+    return decorate if view is None else decorate(view)
+
+
+def _keyed(
+    request: HttpRequest, tenant: Callable[[HttpRequest], str] | None, choices: dict[str, Any]
+) -> KeyedRequest | None:
+    policy = requests.build_policy(choices)
+    if request.method not in policy.methods:
+        return None
+    requests.demand_length(request)
+    parsed = request.method == "POST" and requests.is_form(request)
+    form = requests.form_facts(request.POST, request.FILES) if parsed else None
+    data = request.POST if parsed else None
+    key = requests.read_key(request, data, policy)
+    if key is None:
+        return None
+    account = protection.default_tenant(request.user) if tenant is None else tenant(request)
+    return KeyedRequest(
+        scope=protection.scope_of(requests.route_of(request), account, key, policy),
+        policy=policy,
+        fingerprint=requests.fingerprinter(request, b"" if parsed else request.body, form, policy),
+    )
+
+
+class _ViewWork:
+    def __init__(
+        self, view: View, request: HttpRequest, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._view, self._request, self._args, self._kwargs = view, request, args, kwargs
+
+    def call(self) -> Any:
+        return self._view(self._request, *self._args, **self._kwargs)
+
+    def handle(self, execution: Execution) -> Handled[HttpResponseBase] | Operation:
+        self._request.idempotency = execution  # type: ignore[attr-defined]
+        response = self.call()
+        return response if isinstance(response, Operation) else protection.handled(response)
+
+    def prepare(self, operation: Operation) -> dict[str, Any] | Reply:
+        return operation.prepare(self._request)
+
+    def verdict_of(self, error: Exception) -> Verdict:
+        return Verdict.RELEASE if isinstance(error, CLIENT_ERRORS) else Verdict.FAIL

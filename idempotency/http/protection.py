@@ -1,0 +1,84 @@
+"""What the mixin and the decorator share: run a request under its key, and answer in HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import router, transaction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from idempotency import operations
+from idempotency.core.errors import IdempotencyError
+from idempotency.core.keys import Scope
+from idempotency.core.policies import Policy
+from idempotency.engine import Answer, Engine, Handled, KeyedRequest, Work
+from idempotency.http.problems import problem_response
+from idempotency.http.recording import record, respond
+from idempotency.models import IdempotencyKey
+from idempotency.operations import Operation
+
+#: Characters the tenant column holds.
+TENANT_LENGTH = 255
+
+
+def keys_database() -> str:
+    """The alias that keys, and therefore the work, are written to."""
+    return router.db_for_write(IdempotencyKey)
+
+
+def scope_of(route: str, tenant: str, key: str, policy: Policy) -> Scope:
+    """The scope of a key under a policy."""
+    if len(tenant) > TENANT_LENGTH:
+        raise ValueError("An idempotency tenant has at most 255 characters; use the account's id.")
+    return Scope(route, tenant, key, per_route=policy.scope == "route")
+
+
+def default_tenant(user: Any) -> str:
+    """The account of a signed-in user. Anonymous callers share one account: see the README before
+    relying on it."""
+    if user is None or not getattr(user, "is_authenticated", False):
+        return "anonymous"
+    return f"user:{user.pk}"
+
+
+def run_keyed(
+    request: HttpRequest, keyed: KeyedRequest, work: Work[HttpResponseBase]
+) -> HttpResponseBase:
+    """Run, replay or refuse a request under its key."""
+    try:
+        outcome = Engine().run(keyed, work)
+    except IdempotencyError as error:
+        return problem_response(error, request)
+    if isinstance(outcome, Answer):
+        return respond(outcome.recorded, replayed=outcome.replayed)
+    return outcome.response
+
+
+def run_unkeyed(
+    request: HttpRequest, handler: Callable[[], Any], prepare_with: Any
+) -> HttpResponseBase:
+    """Run a request that brought no key where none is required: in one transaction, but with no
+    record of it."""
+    using = keys_database()
+    with transaction.atomic(using=using):
+        response = handler()
+    if not isinstance(response, Operation):
+        return response  # type: ignore[no-any-return]
+    try:
+        return respond(operations.run_without_key(response, prepare_with, using), replayed=False)
+    except IdempotencyError as error:
+        return problem_response(error, request)
+
+
+def handled(response: HttpResponseBase) -> Handled[HttpResponseBase]:
+    """A handler's response, rendered inside the transaction so that rendering can still fail it."""
+    render = getattr(response, "render", None)
+    if callable(render):
+        response = render()
+    if not isinstance(response, HttpResponseBase):
+        raise TypeError(
+            f"The view returned {type(response).__name__}, not a response or an Operation."
+        )
+    return Handled(response, record(response))

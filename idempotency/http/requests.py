@@ -1,0 +1,170 @@
+"""From Django's request to what the engine needs: the key, the scope, the fingerprint, the
+policy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.contrib.admindocs.views import simplify_regex
+from django.core.files.uploadedfile import UploadedFile
+from django.http import HttpRequest, QueryDict
+from django.utils.datastructures import MultiValueDict
+
+from idempotency.conf import DEFAULTS, duration, settings
+from idempotency.core import fingerprints, keys
+from idempotency.core.errors import KeyInvalid, KeyMissing, LengthRequired
+from idempotency.core.policies import Policy
+
+FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+#: Names a view may set, as ``idempotency_<name>`` on a class or as arguments of the decorator.
+POLICY_NAMES = (
+    "required",
+    "methods",
+    "ttl",
+    "lease",
+    "scope",
+    "body_field",
+    "busy",
+    "wait",
+    "fingerprint",
+    "fingerprint_exclude",
+    "stored_statuses",
+    "max_response_bytes",
+    "key_min_length",
+    "key_uuid_only",
+)
+
+
+def build_policy(choices: Mapping[str, Any]) -> Policy:
+    """The policy of a view: its own choices over the settings' defaults."""
+    base = settings()
+    values = {name: getattr(base, name) for name in POLICY_NAMES} | dict(choices)
+    for name in ("ttl", "lease", "wait"):
+        values[name] = duration(values[name], f"idempotency_{name}")
+    values["methods"] = frozenset(method.upper() for method in values["methods"])
+    values["fingerprint_exclude"] = frozenset(values["fingerprint_exclude"])
+    stored = values["stored_statuses"]
+    values["stored_statuses"] = None if stored is None else frozenset(stored)
+    return Policy(**values)
+
+
+def demand_length(request: HttpRequest) -> None:
+    """A chunked body without Content-Length reaches Django as an empty one: refuse it before
+    anything runs."""
+    chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
+    if chunked and not request.META.get("CONTENT_LENGTH"):
+        raise LengthRequired
+
+
+def read_key(request: HttpRequest, data: Any, policy: Policy) -> str | None:
+    """The key of a request, from the header or the policy's body field; None when it has none and
+    needs none."""
+    limits: dict[str, Any] = {
+        "min_length": policy.key_min_length,
+        "uuid_only": policy.key_uuid_only,
+    }
+    header = request.headers.get(keys.HEADER)
+    key = None if header is None else keys.parse_header(header, **limits)
+    if policy.body_field is not None and isinstance(data, Mapping) and policy.body_field in data:
+        field = keys.parse_body_field(data[policy.body_field], **limits)
+        if key is not None and field != key:
+            raise KeyInvalid(
+                f"The header {keys.HEADER} and the field {policy.body_field} hold different keys. "
+                "Send one of them, or the same key in both."
+            )
+        key = field
+    if key is None and policy.required:
+        raise KeyMissing
+    return key
+
+
+def fingerprinter(
+    request: HttpRequest,
+    body: bytes,
+    form: fingerprints.Form | None,
+    policy: Policy,
+) -> Callable[[int], bytes]:
+    """The request's fingerprint as a function of the version."""
+    facts = fingerprints.RequestFacts(
+        method=request.method or "",
+        path=request.path_info,
+        query=request.META.get("QUERY_STRING", ""),
+        content_type=request.META.get("CONTENT_TYPE", ""),
+        body=body,
+        form=form,
+    )
+    exclude = policy.fingerprint_exclude
+    if policy.body_field is not None:
+        # The key may come in the header first and in the field on the retry: the same request.
+        exclude = exclude | {policy.body_field}
+    raw = policy.fingerprint == "raw"
+    return lambda version: fingerprints.fingerprint(
+        facts, version=version, exclude=exclude, raw=raw
+    )
+
+
+def is_form(request: HttpRequest) -> bool:
+    """Whether Django or DRF parses the body as a form, so that its bytes may be gone."""
+    return request.META.get("CONTENT_TYPE", "").split(";")[0].strip().lower() in FORM_TYPES
+
+
+def form_facts(
+    fields: QueryDict | MultiValueDict[str, str],
+    files: MultiValueDict[str, UploadedFile[bytes]],
+) -> fingerprints.Form:
+    """A parsed form as the fingerprint takes it. Files are read through, and rewound for the
+    handler."""
+    return fingerprints.Form(
+        fields=[
+            (name, value)
+            for name, values in fields.lists()
+            for value in values
+            # DRF puts the files among the data too.
+            if isinstance(value, str)
+        ],
+        files=[
+            fingerprints.FileFacts(name, file.name or "", file.content_type or "", _digest(file))
+            for name, uploads in files.lists()
+            for file in uploads
+        ],
+    )
+
+
+def _digest(file: UploadedFile[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for chunk in file.chunks():
+        digest.update(chunk)
+    file.seek(0)
+    return digest.digest()
+
+
+def route_of(request: HttpRequest) -> str:
+    """Method and URL pattern, ``POST /v1/charges/{id}/refunds``: what a key belongs to."""
+    match = request.resolver_match
+    pattern = request.path_info if match is None else pattern_of(match.route)
+    return f"{request.method} {pattern}"[:255]
+
+
+def pattern_of(route: str) -> str:
+    """A URL pattern as the OpenAPI document spells it. ``<str:id>`` and ``(?P<id>…)`` become
+    ``{id}``."""
+    simple = simplify_regex(route)
+    while (start := simple.find("<")) >= 0 and (end := simple.find(">", start)) > 0:
+        name = simple[start + 1 : end].split(":")[-1]
+        simple = f"{simple[:start]}{{{name}}}{simple[end + 1 :]}"
+    return simple
+
+
+def known_choices(source: Any) -> dict[str, Any]:
+    """The ``idempotency_*`` attributes of a view that are policy names."""
+    return {
+        name: getattr(source, f"idempotency_{name}")
+        for name in POLICY_NAMES
+        if hasattr(source, f"idempotency_{name}")
+    }
+
+
+assert {name.upper() for name in POLICY_NAMES} <= set(DEFAULTS)  # noqa: S101  every choice has a default

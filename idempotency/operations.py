@@ -1,0 +1,303 @@
+"""Work with an effect outside this database, in three steps that can be resumed by anyone.
+
+::
+
+    prepare   one transaction: write the intent, record the recovery point and a JSON context
+    call      no transaction: the outside call, with a downstream key derived from ours
+    finalize  one transaction: write the result, store the answer, complete the key
+
+No network inside a transaction, no database inside the call. ``context`` is all that the later
+steps get, so a retry, or a job days later in another process, continues where a crash stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import DatabaseError, transaction
+
+from idempotency import signals
+from idempotency.conf import settings
+from idempotency.core.decisions import Lease
+from idempotency.core.errors import CallNotSent, LeaseLost, OutcomeInDoubt, OutcomePending
+from idempotency.core.keys import derive_downstream_key
+from idempotency.core.responses import RecordedResponse, stored_headers
+from idempotency.stores.base import Store
+
+logger = logging.getLogger("idempotency")
+
+PREPARED = "prepared"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The outside effect happened. ``result`` is what finalize needs of the answer."""
+
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The other side said no, for good: a declined card. Nothing happened there and nothing
+    will."""
+
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """The call certainly had no effect: no connection, or refused before it was looked at."""
+
+    reason: str
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody can tell from here whether the effect happened."""
+
+    reason: str
+
+
+Outcome = Done | Refused | NotSent | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An operation's answer, always JSON: a job that finishes it has no request to negotiate
+    with."""
+
+    status: int
+    data: Any
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+
+    def record(self) -> RecordedResponse:
+        """The answer as bytes, equal whoever makes them."""
+        body = json.dumps(self.data, cls=DjangoJSONEncoder, separators=(",", ":")).encode()
+        headers = [("Content-Type", self.content_type), *self.headers.items()]
+        return RecordedResponse(self.status, stored_headers(headers), body)
+
+
+class Operation:
+    """Subclass, give it a ``name`` that never changes, and return an instance from the view's
+    handler.
+
+    Keyword arguments given to the constructor are ``self.arguments`` in ``prepare``; the later
+    steps run on a fresh instance, so that a first run and a resumed one cannot differ.
+    """
+
+    #: Stored with the key, to find the class again: renaming it strands the operations that are
+    #: open.
+    name: ClassVar[str]
+    #: The outside service; part of the downstream key.
+    service: ClassVar[str] = ""
+    #: Whether the other side answers a repeated downstream key with the first effect. When it does
+    #: not, an unknown outcome is in doubt: calling again could charge twice.
+    downstream_dedupes: ClassVar[bool] = True
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        name = cls.__dict__.get("name")
+        if name is None:
+            return
+        known = _registry.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (
+            cls.__module__,
+            cls.__qualname__,
+        ):
+            raise ImproperlyConfigured(f"Two operations are named {name!r}: {known} and {cls}.")
+        _registry[name] = cls
+
+    def prepare(self, request: Any) -> dict[str, Any] | Reply:
+        """Write the intent and return the context, JSON-able; or a Reply, to end here and store
+        that.
+
+        Runs in one transaction. What it raises rolls back: a client error releases the key.
+        """
+        raise NotImplementedError
+
+    def call(self, context: dict[str, Any], key: str) -> Outcome:
+        """Make the outside call under ``key``. Must be bounded in time, well below the lease.
+
+        Runs outside any transaction. An exception counts as Unknown.
+        """
+        raise NotImplementedError
+
+    def finalize(self, context: dict[str, Any], outcome: Done | Refused) -> Reply:
+        """Write the result and make the answer, in the transaction that completes the key.
+
+        May run again after a crash: write only what is conditional on the intent's state.
+        """
+        raise NotImplementedError
+
+    def withdraw(self, context: dict[str, Any]) -> None:
+        """Undo the intent, because the call was certainly not sent. Runs in one transaction."""
+
+
+_registry: dict[str, type[Operation]] = {}
+
+
+def find(name: str) -> type[Operation] | None:
+    """The operation of that name; None when this process knows none."""
+    return _registry.get(name)
+
+
+def resume(store: Store, lease: Lease) -> RecordedResponse:
+    """Continue an operation from its recovery point, for a retry or for the job.
+
+    Raises OutcomePending while the outcome stays unknown, OutcomeInDoubt when calling again could
+    repeat the effect, LeaseLost when somebody else has taken over.
+    """
+    return _drive(store, lease, lease.context or {}, first=False)
+
+
+def run_prepared(store: Store, lease: Lease, context: dict[str, Any]) -> RecordedResponse:
+    """Call and finalize right after ``prepare`` committed, in the attempt that prepared."""
+    return _drive(store, lease, context, first=True)
+
+
+def envelope(operation: Operation, context: dict[str, Any], ttl: timedelta) -> dict[str, Any]:
+    """What is kept at the recovery point: enough to continue without the request and its policy."""
+    return {"operation": operation.name, "ttl": ttl.total_seconds(), "context": context}
+
+
+def run_without_key(operation: Operation, request: Any, using: str) -> RecordedResponse:
+    """Run the steps for a request that brought no key where none is required: nothing to recover
+    with."""
+    with transaction.atomic(using=using):
+        context = operation.prepare(request)
+        if isinstance(context, Reply):
+            return context.record()
+    fresh = type(operation)()
+    outcome = fresh.call(context, uuid.uuid4().hex)
+    with transaction.atomic(using=using):
+        if isinstance(outcome, (Done, Refused)):
+            return fresh.finalize(context, outcome).record()
+        if isinstance(outcome, NotSent):
+            fresh.withdraw(context)
+    if isinstance(outcome, NotSent):
+        raise CallNotSent(retry_after=outcome.retry_after)
+    raise OutcomeInDoubt
+
+
+def _drive(store: Store, lease: Lease, kept: dict[str, Any], *, first: bool) -> RecordedResponse:
+    operation = _find(kept["operation"])
+    context, ttl = kept["context"], timedelta(seconds=kept["ttl"])
+    if not first and not operation.downstream_dedupes:
+        # An earlier attempt may have made the call, and the other side would make it again.
+        store.doubt(lease, "interrupted at a call that cannot be repeated")
+        _tell(signals.key_in_doubt, lease)
+        raise OutcomeInDoubt
+    outcome = _call(operation, lease, context)
+    _tell(signals.operation_called, lease, outcome=outcome)
+    if isinstance(outcome, (Done, Refused)):
+        return _finalize(store, lease, operation, context, outcome, ttl)
+    if isinstance(outcome, NotSent) and first:
+        _withdraw(store, lease, operation, context, outcome, ttl)
+    # Not sent this time, but an earlier attempt may have been: still unknown.
+    return _leave_unknown(store, lease, operation, outcome.reason)
+
+
+def _find(name: str) -> Operation:
+    try:
+        return _registry[name]()
+    except KeyError:
+        raise ImproperlyConfigured(
+            f"Operation {name!r} is not known to this process. Define it in an `operations` module "
+            "of an installed app, under the name it had."
+        ) from None
+
+
+def _call(operation: Operation, lease: Lease, context: dict[str, Any]) -> Outcome:
+    key = derive_downstream_key(
+        settings().secret_bytes, lease.key_id, operation.service, operation.name, "call"
+    )
+    try:
+        return operation.call(context, key)
+    except Exception as error:
+        # Whatever it was, the call may have gone out before it: that is what Unknown means.
+        logger.exception("the call of %s raised", operation.name)
+        return Unknown(f"{type(error).__name__} in the call")
+
+
+def _finalize(
+    store: Store,
+    lease: Lease,
+    operation: Operation,
+    context: dict[str, Any],
+    outcome: Done | Refused,
+    ttl: timedelta,
+) -> RecordedResponse:
+    try:
+        with transaction.atomic(using=store.using, durable=True):
+            recorded = operation.finalize(context, outcome).record()
+            store.complete(lease, recorded, ttl)
+    except LeaseLost:
+        raise
+    except Exception as error:
+        # The effect happened and its result is not saved: whoever resumes gets the same answer from
+        # the other side. Telling the caller to start anew here would charge twice.
+        logger.exception("finalize of %s failed; it will be resumed", operation.name)
+        _suspend(store, lease, f"{type(error).__name__} in finalize")
+        raise OutcomePending(retry_after=settings().retry_after) from error
+    _tell(signals.key_completed, lease, status=recorded.status)
+    return recorded
+
+
+def _withdraw(
+    store: Store,
+    lease: Lease,
+    operation: Operation,
+    context: dict[str, Any],
+    outcome: NotSent,
+    ttl: timedelta,
+) -> None:
+    with transaction.atomic(using=store.using, durable=True):
+        operation.withdraw(context)
+        store.fail(lease, outcome.reason, ttl, forget_recovery=True)
+    _tell(signals.key_failed, lease, reason=outcome.reason)
+    raise CallNotSent(retry_after=outcome.retry_after or settings().retry_after)
+
+
+def _leave_unknown(
+    store: Store, lease: Lease, operation: Operation, reason: str
+) -> RecordedResponse:
+    if not operation.downstream_dedupes:
+        store.doubt(lease, reason)
+        _tell(signals.key_in_doubt, lease)
+        raise OutcomeInDoubt
+    _suspend(store, lease, reason)
+    raise OutcomePending(retry_after=settings().retry_after)
+
+
+def _suspend(store: Store, lease: Lease, reason: str) -> None:
+    try:
+        store.suspend(lease, reason)
+    except (DatabaseError, LeaseLost):
+        # Completed after all, taken over, or unreachable: in each case the next attempt finds the
+        # truth, at the latest when the lease runs out. Suspending only makes that sooner.
+        logger.warning("could not suspend attempt %s", lease.attempt, exc_info=True)
+
+
+def _tell(signal: Any, lease: Lease, **arguments: Any) -> None:
+    signals.send(
+        signal,
+        Operation,
+        digest=lease.digest,
+        route=lease.scope.route,
+        tenant=lease.scope.tenant,
+        attempt=lease.attempt,
+        **arguments,
+    )

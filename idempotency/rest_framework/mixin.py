@@ -1,0 +1,192 @@
+"""``IdempotencyMixin``: put it before APIView or a viewset, and its POST and PATCH run once for a
+key."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django.core.exceptions import RequestDataTooBig
+from django.db import InterfaceError, OperationalError, transaction
+from django.http.response import HttpResponseBase
+from rest_framework.exceptions import APIException
+from rest_framework.request import Request
+
+from idempotency.conf import settings
+from idempotency.core.errors import IdempotencyError, StoreUnavailable
+from idempotency.core.keys import Scope
+from idempotency.core.policies import Policy, Verdict
+from idempotency.engine import Execution, Handled, KeyedRequest
+from idempotency.http import protection, requests
+from idempotency.http.decorators import CLIENT_ERRORS
+from idempotency.http.problems import problem_response
+from idempotency.operations import Operation, Reply
+
+try:
+    from idempotency.rest_framework.openapi import IdempotencyAutoSchema as _Schema
+except ImportError:  # the ``openapi`` extra is not installed
+    from rest_framework.schemas.inspectors import DefaultSchema as _Schema  # type: ignore[assignment]
+
+Handler = Callable[..., Any]
+
+
+class BodyTooLarge(APIException):
+    """Django refused to read the body (DATA_UPLOAD_MAX_MEMORY_SIZE); no claim was made."""
+
+    status_code = 413
+    default_detail = "The request body is too large."
+    default_code = "body_too_large"
+
+
+class IdempotencyMixin:
+    """Runs the handlers of a DRF view once for a key and replays their answers.
+
+    Checks keep DRF's order: authentication, permission, throttle and parsing come before the key,
+    so that none of them is answered from a record. Set ``idempotency_<name>`` to choose a policy
+    for the view; the names and their defaults are in ``IDEMPOTENCY``. A handler may return an
+    ``Operation`` instead of a response.
+
+    The view is non-atomic under ATOMIC_REQUESTS: the claim has to commit before the work. The work
+    has a transaction of its own.
+    """
+
+    schema = _Schema()
+
+    #: Handlers that carry a key may be narrowed by name in a viewset; None: every one of the
+    #: policy's methods.
+    idempotency_actions: ClassVar[frozenset[str] | None] = None
+
+    @classmethod
+    def as_view(cls, *args: Any, **kwargs: Any) -> Any:
+        view = super().as_view(*args, **kwargs)  # type: ignore[misc]
+        return transaction.non_atomic_requests(view)
+
+    @classmethod
+    def get_idempotency_policy(cls) -> Policy:
+        """The view's policy: its ``idempotency_*`` attributes over the settings."""
+        return requests.build_policy(requests.known_choices(cls))
+
+    def get_idempotency_key(self, policy: Policy) -> str | None:
+        """The request's key; None when it has none and needs none. Raises KeyMissing or
+        KeyInvalid."""
+        return requests.read_key(self._http, self.request.data, policy)
+
+    def get_idempotency_tenant(self) -> str:
+        """The account the key belongs to. Override it where an account has several users or
+        credentials."""
+        return protection.default_tenant(self.request.user)
+
+    def get_idempotency_scope(self, key: str, policy: Policy) -> Scope:
+        """What the key is unique within."""
+        route = requests.route_of(self._http)
+        return protection.scope_of(route, self.get_idempotency_tenant(), key, policy)
+
+    request: Request
+
+    @property
+    def _http(self) -> Any:
+        return self.request._request
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        method = (request.method or "").lower()
+        policy = self.get_idempotency_policy()
+        handler = getattr(self, method, None)
+        if handler is None or not self._takes_key(method.upper(), policy):
+            return
+        # DRF looks the handler up on the instance next; the instance serves this one request.
+        setattr(self, method, functools.partial(self._answer, handler, policy))
+
+    def _takes_key(self, method: str, policy: Policy) -> bool:
+        if self.idempotency_actions is not None:
+            return getattr(self, "action", None) in self.idempotency_actions
+        return method in policy.methods
+
+    def handle_exception(self, exc: Exception) -> Any:
+        """Fail closed when the database is away before the claim: authentication needs it first."""
+        unavailable = isinstance(exc, (OperationalError, InterfaceError))
+        if unavailable and self._takes_key(
+            self.request.method or "", self.get_idempotency_policy()
+        ):
+            return problem_response(
+                StoreUnavailable(retry_after=settings().retry_after), self._http
+            )
+        return super().handle_exception(exc)  # type: ignore[misc]
+
+    def _answer(
+        self, handler: Handler, policy: Policy, request: Request, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        work = _HandlerWork(self, handler, request, args, kwargs)
+        try:
+            keyed = self._keyed(request, policy)
+        except IdempotencyError as error:
+            return problem_response(error, self._http)
+        if keyed is None:
+            request.idempotency = None  # type: ignore[attr-defined]
+            return protection.run_unkeyed(self._http, work.call, request)
+        return protection.run_keyed(self._http, keyed, work)
+
+    def _keyed(self, request: Request, policy: Policy) -> KeyedRequest | None:
+        requests.demand_length(self._http)
+        parsed = requests.is_form(self._http)
+        # Read the bytes before DRF parses them away; a form's may be gone already, and its fields
+        # are as good.
+        body = b"" if parsed else _body(self._http)
+        # Parsing comes before the key: what cannot be parsed is DRF's 400 or 415.
+        request.data  # noqa: B018
+        key = self.get_idempotency_key(policy)
+        if key is None:
+            return None
+        form = requests.form_facts(request.POST, request.FILES) if parsed else None
+        return KeyedRequest(
+            scope=self.get_idempotency_scope(key, policy),
+            policy=policy,
+            fingerprint=requests.fingerprinter(self._http, body, form, policy),
+        )
+
+
+def _body(http: Any) -> bytes:
+    try:
+        body: bytes = http.body
+    except RequestDataTooBig as error:
+        raise BodyTooLarge from error
+    return body
+
+
+class _HandlerWork:
+    """A DRF handler as the engine sees it."""
+
+    def __init__(
+        self,
+        view: Any,
+        handler: Handler,
+        request: Request,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._view, self._handler = view, handler
+        self._request, self._args, self._kwargs = request, args, kwargs
+
+    def call(self) -> Any:
+        return self._handler(self._request, *self._args, **self._kwargs)
+
+    def handle(self, execution: Execution) -> Handled[HttpResponseBase] | Operation:
+        self._request.idempotency = execution  # type: ignore[attr-defined]
+        response = self.call()
+        if isinstance(response, Operation):
+            return response
+        # DRF gives a response its renderer here; it does so again on the way out, which changes
+        # nothing.
+        response = self._view.finalize_response(
+            self._request, response, *self._args, **self._kwargs
+        )
+        return protection.handled(response)
+
+    def prepare(self, operation: Operation) -> dict[str, Any] | Reply:
+        return operation.prepare(self._request)
+
+    def verdict_of(self, error: Exception) -> Verdict:
+        if isinstance(error, APIException):
+            return Verdict.RELEASE if error.status_code < 500 else Verdict.FAIL
+        return Verdict.RELEASE if isinstance(error, CLIENT_ERRORS) else Verdict.FAIL
