@@ -10,6 +10,7 @@ A day that is missing all the same must not stop a payment, so a request makes s
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 from django.db import Error, connections, transaction
+from django.db.transaction import TransactionManagementError
 
 from idempotency.conf import settings
 from idempotency.stores import clock
@@ -114,6 +116,9 @@ class Outcome:
     step: Step
     problem: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.step}: {self.problem}" if self.problem else str(self.step)
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -187,31 +192,35 @@ def plan(using: str, *, create: bool = False, retire: bool = False) -> list[Step
     """
     if connections[using].vendor != "postgresql":
         return []
-    now = database_now(using)
-    partitions = list_partitions(using)
-    steps: list[Step] = []
-    if create:
-        steps += _plan_creation(partitions, now.date())
-    if retire:
-        attached = _attached(partitions)
-        for partition in partitions:
-            # Never the newest: it is where responses go when their own day is missing.
-            newest = max(attached[partition.parent], default=None)
-            if partition.day < (now - settings().retention).date() and partition.day != newest:
+    with _patient(using):
+        now = database_now(using)
+        partitions = list_partitions(using)
+        steps = _plan_creation(partitions, now.date()) if create else []
+        if retire:
+            oldest = (now - settings().retention).date()
+            for partition in _retirable(partitions, oldest):
                 steps += _plan_retirement(using, partition)
     return steps
 
 
-def apply(using: str, steps: list[Step]) -> list[Outcome]:
-    """Carry a plan out, outside any transaction. One step that fails stops only its own table's."""
+def apply(using: str, steps: list[Step], *, deadline: float = math.inf) -> list[Outcome]:
+    """Carry a plan out. A step that fails stops only those of its own table.
+
+    ``deadline``: by ``time.monotonic()``; no step begins after it. Raises
+    TransactionManagementError inside a transaction, where PostgreSQL cannot detach concurrently.
+    """
+    if not connections[using].get_autocommit():
+        raise TransactionManagementError("A partition plan cannot be applied in a transaction.")
     outcomes: list[Outcome] = []
     stuck: set[str] = set()
     with _patient(using):
         for step in steps:
-            if step.table in stuck:
-                outcomes.append(Outcome(step, "an earlier step of this table failed"))
-                continue
-            problem = _apply_step(using, step)
+            if time.monotonic() >= deadline:
+                problem = "out of time; the next run goes on"
+            elif step.table in stuck:
+                problem = "an earlier step failed"
+            else:
+                problem = _apply_step(using, step)
             outcomes.append(Outcome(step, problem))
             if problem:
                 stuck.add(step.table)
@@ -252,6 +261,17 @@ def _plan_creation(partitions: list[Partition], today: date) -> list[Step]:
         for parent in PARENTS
         for day in wanted
         if day not in attached[parent]
+    ]
+
+
+def _retirable(partitions: list[Partition], oldest: date) -> list[Partition]:
+    """Days before ``oldest``, but never the newest attached one of a table: it is where responses
+    go when their own day is missing."""
+    attached = _attached(partitions)
+    return [
+        partition
+        for partition in partitions
+        if partition.day < oldest and partition.day != max(attached[partition.parent], default=None)
     ]
 
 

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from typing import Any
+
+from idempotency import maintenance
+from idempotency.management.job_command import JobCommand
+
+
+class Command(JobCommand):
+    help = "Create the day partitions ahead (PostgreSQL)."
+
+    def run(self, **options: Any) -> maintenance.Result:
+        return maintenance.create_partitions(**options)

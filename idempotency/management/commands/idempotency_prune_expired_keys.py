@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from typing import Any
+
+from idempotency import maintenance
+from idempotency.management.job_command import JobCommand
+
+
+class Command(JobCommand):
+    help = "Delete the keys that have expired."
+    deletes = True
+
+    def run(self, **options: Any) -> maintenance.Result:
+        return maintenance.prune_expired_keys(**options)
