@@ -1,6 +1,11 @@
-# make run    the product on 127.0.0.1:8000, with its own PostgreSQL and Valkey
-# make demo   its story, told against a running stack
-# make test   everything, in under ten minutes
+# make run      the product on 127.0.0.1:8000, with a PostgreSQL and a Valkey of its own
+# make demo     its story in twenty lines, told against a running stack
+# make test     linters, types, layers and every test
+# make bench    what the protection costs
+# make lint     the linters, types and layers alone
+# make install  .venv, from constraints.txt
+# make lock     constraints.txt, resolved anew
+# make clean    remove .venv, .data and every cache
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,16 +21,19 @@ help:
 install:
 	@sh config/install.sh "$(PYTHON)" "$(VENV)"
 
+# The time to Ready counts the installation.
+run: export STACK_BEGAN := $(shell date +%s)
 run: install
 	@exec $(BIN)/python -m config.stack
 
 demo: install
 	@exec $(BIN)/python -m config.demo
 
+# Mypy reads the Django settings, and without DEBUG these ask for secrets.
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	DEBUG=1 $(BIN)/mypy
 	$(BIN)/lint-imports
 
 test: lint

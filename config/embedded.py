@@ -84,6 +84,10 @@ class Server(ABC):
         """Stop for good."""
         self.stop()
 
+    def died(self) -> bool:
+        """Whether it has ended without being told to."""
+        return self.process is not None and self.process.poll() is not None
+
     def _launch(self, command: list[str | Path], user: tuple[int, int] | None = None) -> None:
         with self.log.open("ab") as log:
             self.process = process = tether.start(
@@ -263,10 +267,14 @@ class Valkey(Server):
         return False
 
 
-def free_port() -> int:
-    """A loopback port that nothing listens on now."""
+def free_port(preferred: int = 0) -> int:
+    """A loopback port that nothing listens on now: `preferred` where it is free."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", preferred))
+        except OSError:
+            return free_port()
         port: int = listener.getsockname()[1]
         return port
 

@@ -2,7 +2,6 @@
 variable; `.env.example` lists them. Safe for production when only SECRET_KEY, ALLOWED_HOSTS,
 DATABASE_URL and REDIS_URL are given."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import environ
@@ -64,7 +63,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_structlog",
     "idempotency",
-    *(["payments"] if find_spec("payments") else []),
+    "payments",
 ]
 
 MIDDLEWARE = [
@@ -212,6 +211,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 
 REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["payments.authentication.ApiKeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": [
@@ -219,6 +219,7 @@ REST_FRAMEWORK = {
         "rest_framework.parsers.FormParser",
         "rest_framework.parsers.MultiPartParser",
     ],
+    "EXCEPTION_HANDLER": "payments.exception_handler.exception_handler",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
@@ -248,7 +249,10 @@ WHITENOISE_AUTOREFRESH = DEBUG
 
 # --- The apps -------------------------------------------------------------------------------------
 
-IDEMPOTENCY: dict[str, object] = {}
+IDEMPOTENCY: dict[str, object] = {
+    "LEASE": env.float("IDEMPOTENCY_LEASE", default=30.0),
+    "REDIS_URL": REDIS_URL or None,
+}
 
 GATEWAY_URL = env.str("GATEWAY_URL", default="http://127.0.0.1:9000")
 PAYMENTS_GATEWAY = {"URL": GATEWAY_URL, "TIMEOUT": 5.0, "ATTEMPTS": 3}

@@ -1,0 +1,18 @@
+"""gunicorn: two processes with threads, for requests that wait for a database and a gateway."""
+
+import os
+
+bind = f"127.0.0.1:{os.environ.get('PORT', '8000')}"
+workers = int(os.environ.get("WEB_WORKERS", "2"))
+worker_class = "gthread"
+threads = int(os.environ.get("WEB_THREADS", "4"))
+# Seconds without a heartbeat of the worker's main thread, not of a request.
+timeout = 30
+# What a request in progress gets at a stop. Under the default lease of 30 seconds, so that a
+# request which is cut off is recovered soon after.
+graceful_timeout = 10
+keepalive = 5
+# A heartbeat must not wait for a disk.
+worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112, S108
+# Its default path is in the home folder, which two stacks would share.
+control_socket_disable = True
