@@ -98,10 +98,16 @@ class IdempotencyMixin:
         # DRF looks the handler up on the instance next; the instance serves this one request.
         setattr(self, method, functools.partial(self._answer, handler, policy))
 
-    def _takes_key(self, method: str, policy: Policy) -> bool:
-        if self.idempotency_actions is not None:
-            return getattr(self, "action", None) in self.idempotency_actions
+    @classmethod
+    def takes_idempotency_key(cls, method: str, action: str, policy: Policy) -> bool:
+        """Whether a handler reads a key: by its action where the view lists some, or by method."""
+        if cls.idempotency_actions is not None:
+            return action in cls.idempotency_actions
         return method in policy.methods
+
+    def _takes_key(self, method: str, policy: Policy) -> bool:
+        action = getattr(self, "action", None) or method.lower()
+        return self.takes_idempotency_key(method, action, policy)
 
     def handle_exception(self, exc: Exception) -> Any:
         """Fail closed when the database is away before the claim: authentication needs it first."""

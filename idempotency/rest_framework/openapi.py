@@ -43,9 +43,6 @@ _PROBLEM_SCHEMA = {
     "required": ["type", "title", "status", "detail", "code", "retry"],
 }
 
-#: A key that an operator ended for good answers with this from then on.
-FORCE_FAILED = (410, "force_failed")
-
 
 class IdempotencyAutoSchema(AutoSchema):
     """drf-spectacular's inspector, with the idempotency layer's part added to protected methods."""
@@ -93,7 +90,7 @@ class IdempotencyAutoSchema(AutoSchema):
 
 
 def _codes_by_status() -> dict[str, list[str]]:
-    codes: dict[str, list[str]] = {str(FORCE_FAILED[0]): [FORCE_FAILED[1]]}
+    codes: dict[str, list[str]] = {}
     errors: dict[type[IdempotencyError], Any] = PROBLEMS
     for error, (status, _) in errors.items():
         codes.setdefault(str(status), []).append(error.code)
