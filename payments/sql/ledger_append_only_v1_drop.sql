@@ -1,0 +1,4 @@
+DROP TRIGGER payments_ledgeraccount_identity ON payments_ledgeraccount;
+DROP TRIGGER payments_ledgertransaction_append_only ON payments_ledgertransaction;
+DROP TRIGGER payments_ledgerentry_append_only ON payments_ledgerentry;
+DROP FUNCTION payments_ledger_append_only_v1();
