@@ -1,0 +1,139 @@
+"""Work with an effect at the gateway, in steps that anybody can resume.
+
+Each step after `prepare` gets only the context, so that a worker that never saw the request can
+finish it. Whatever an earlier step found, a charge or refund changes only while it is pending.
+"""
+
+from typing import Any
+
+from rest_framework.request import Request
+
+from idempotency.operations import Done, Operation, Outcome, Refused, Reply
+from payments import charges, exceptions, problems, refunds
+from payments.authentication import merchant_of
+from payments.exception_handler import problem_of, refusals
+from payments.gateways.http import get_gateway
+from payments.models import Charge, Refund
+from payments.preconditions import etag
+from payments.serializers import ChargeRepresentation, RefundRepresentation
+
+
+class CreateCharge(Operation):
+    """Ask the gateway for money; 201, or 402 when it refuses."""
+
+    name = "payments.charge"
+    service = "gateway"
+    downstream_dedupes = True
+
+    def prepare(self, request: Request) -> dict[str, Any] | Reply:
+        arguments = dict(self.arguments)
+        source = arguments.pop("source")
+        charge = charges.create_pending(merchant=merchant_of(request), **arguments)
+        return {
+            "base": problems.base_of(request),
+            "charge": charge.public_id,
+            "amount": charge.amount,
+            "currency": charge.currency,
+            "source": source,
+        }
+
+    def call(self, context: dict[str, Any], key: str) -> Outcome:
+        return get_gateway().charge(
+            amount=context["amount"],
+            currency=context["currency"],
+            source=context["source"],
+            reference=context["charge"],
+            key=key,
+        )
+
+    def finalize(self, context: dict[str, Any], outcome: Done | Refused) -> Reply:
+        if isinstance(outcome, Refused):
+            charge = charges.decline(public_id=context["charge"], code=outcome.result["code"])
+            return _declined(charge, context["base"])
+        charge = charges.succeed(
+            public_id=context["charge"], gateway_reference=outcome.result["id"]
+        )
+        headers = {"Location": charge.get_absolute_url(), "ETag": etag(charge)}
+        return Reply(201, dict(ChargeRepresentation(charge).data), headers)
+
+    def withdraw(self, context: dict[str, Any]) -> None:
+        charges.withdraw(public_id=context["charge"])
+
+
+class CreateRefund(Operation):
+    """Set the amount aside, then ask the gateway to give it back; 201, or 422."""
+
+    name = "payments.refund"
+    service = "gateway"
+    downstream_dedupes = True
+
+    def prepare(self, request: Request) -> dict[str, Any] | Reply:
+        try:
+            with refusals(of=exceptions.NotFound):
+                refund = refunds.create_pending(
+                    merchant=merchant_of(request),
+                    charge_id=self.arguments["charge"],
+                    amount=self.arguments.get("amount"),
+                )
+        except (
+            exceptions.ChargeNotRefundable,
+            exceptions.RefundExceedsCharge,
+            exceptions.InsufficientFunds,
+        ) as refusal:
+            # An answer, and kept. A charge that does not exist is none: that releases the key.
+            return _problem(problem_of(refusal, base=problems.base_of(request)))
+        return {
+            "base": problems.base_of(request),
+            "refund": refund.public_id,
+            "gateway_charge": refund.charge.gateway_reference,
+            "amount": refund.amount,
+        }
+
+    def call(self, context: dict[str, Any], key: str) -> Outcome:
+        return get_gateway().refund(
+            charge=context["gateway_charge"],
+            amount=context["amount"],
+            reference=context["refund"],
+            key=key,
+        )
+
+    def finalize(self, context: dict[str, Any], outcome: Done | Refused) -> Reply:
+        if isinstance(outcome, Refused):
+            refund = refunds.fail(public_id=context["refund"], code=outcome.result["code"])
+            return _refused(refund, context["base"])
+        refund = refunds.succeed(
+            public_id=context["refund"], gateway_reference=outcome.result["id"]
+        )
+        headers = {"Location": refund.get_absolute_url()}
+        return Reply(201, dict(RefundRepresentation(refund).data), headers)
+
+    def withdraw(self, context: dict[str, Any]) -> None:
+        refunds.withdraw(public_id=context["refund"])
+
+
+def _declined(charge: Charge, base: str) -> Reply:
+    return _problem(
+        problems.body(
+            "card_declined",
+            f"The gateway declined the charge: {charge.decline_code}.",
+            base=base,
+            charge=charge.public_id,
+            decline_code=charge.decline_code,
+        )
+    )
+
+
+def _refused(refund: Refund, base: str) -> Reply:
+    return _problem(
+        problems.body(
+            "refund_refused",
+            f"The gateway refused the refund: {refund.failure_code}.",
+            base=base,
+            refund=refund.public_id,
+            failure_code=refund.failure_code,
+        )
+    )
+
+
+def _problem(body: dict[str, Any]) -> Reply:
+    return Reply(body["status"], body, content_type=problems.CONTENT_TYPE)
