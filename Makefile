@@ -46,4 +46,4 @@ lock:
 	@sh config/lock.sh "$(PYTHON)"
 
 clean:
-	rm -rf $(VENV) .data dist build staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .data dist build staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,90 @@
+"""`make test`: the portable suites on every other database and Django, then the whole suite.
+
+A variant that this machine cannot run is skipped and says why.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PORTABLE = ["tests/integration/portable", "tests/unit"]
+WHOLE = ["-n", "2", "--dist", "loadfile"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One run of pytest."""
+
+    name: str
+    arguments: list[str]
+    python: str = sys.executable
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: Why it cannot run here; empty where it can.
+    skipped: str = ""
+
+    def passes(self) -> bool:
+        print(f"\n--- {self.name}", flush=True)
+        command = [self.python, "-m", "pytest", *self.arguments]
+        return subprocess.run(command, cwd=ROOT, env=os.environ | dict(self.env)).returncode == 0
+
+
+def variants() -> Iterator[Variant]:
+    yield Variant("SQLite", PORTABLE, env={"TEST_DATABASE": "sqlite"})
+    yield _oldest_postgresql()
+    yield _newest_django()
+    yield Variant("the whole suite", WHOLE)
+
+
+def _oldest_postgresql() -> Variant:
+    bin_dir = Path("/usr/lib/postgresql/15/bin")
+    missing = "" if (bin_dir / "postgres").exists() else f"there is no {bin_dir}"
+    env = {"TEST_DATABASE": f"postgres:{bin_dir}"}
+    return Variant("PostgreSQL 15", PORTABLE, env=env, skipped=missing)
+
+
+def _newest_django() -> Variant:
+    """Django 6.1 needs Python 3.12: a virtual environment of its own beside .venv."""
+    name = "Django 6.1 on Python 3.12 or later"
+    if sys.version_info >= (3, 12):
+        return Variant(name, PORTABLE, skipped="the whole suite runs on it")
+    interpreter = next(_newer_interpreters(), None)
+    if interpreter is None:
+        return Variant(name, PORTABLE, skipped="there is no such interpreter")
+    venv = ROOT / ".venv-newest"
+    subprocess.run(["sh", "config/install.sh", interpreter, venv.name], cwd=ROOT, check=True)
+    return Variant(name, PORTABLE, python=str(venv / "bin" / "python"))
+
+
+def _newer_interpreters() -> Iterator[str]:
+    """Interpreters that start, newest first; pyenv's as well, which are not on the PATH."""
+    pyenv = Path.home() / ".pyenv" / "versions"
+    for minor in (14, 13, 12):
+        candidates = [f"python3.{minor}", *map(str, pyenv.glob(f"3.{minor}.*/bin/python"))]
+        for candidate in candidates:
+            try:
+                printed = subprocess.run([candidate, "-V"], capture_output=True, text=True).stdout
+            except FileNotFoundError:
+                continue
+            if re.match(rf"Python 3\.{minor}\.\d+$", printed):
+                yield candidate
+
+
+def main() -> int:
+    failed = []
+    for variant in variants():
+        if variant.skipped:
+            print(f"\n--- {variant.name}: skipped, {variant.skipped}", flush=True)
+        elif not variant.passes():
+            failed.append(variant.name)
+    if failed:
+        print(f"Failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
