@@ -23,11 +23,17 @@ from pathlib import Path
 from types import FrameType
 
 from config import embedded, tether
+from config.embedded import tail
 from config.services import GivenUp, Service
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / ".data"
 HOST = "127.0.0.1"
+CELERY = [sys.executable, "-m", "celery", "-A", "config", "worker", "-B", "-c", "2", "-l", "INFO"]
+CELERY += ["--without-gossip", "--without-mingle", "-s", str(DATA / "beat-schedule")]
+WEB = [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", "config.wsgi"]
+GATEWAY = [sys.executable, "-m", "payments.gateways.simulator"]
+GATEWAY += ["--data", str(DATA / "gateway.sqlite3")]
 READY_SECONDS = 60.0
 #: Seconds between two looks at the children.
 WATCH = 0.2
@@ -58,14 +64,9 @@ class Stack:
         """Start everything and wait until it answers."""
         self._start_servers()
         self._start_gateway()
-        self._manage("migrate", "--no-input", "--verbosity", "0")
-        self.seeded = self._manage("seed_demo")
-        python = sys.executable
-        celery = [python, "-m", "celery", "-A", "config", "worker", "-B", "-c", "2", "-l", "INFO"]
-        celery += ["--without-gossip", "--without-mingle", "-s", str(DATA / "beat-schedule")]
-        self._start_service("celery", celery, grace=10)
-        web = [python, "-m", "gunicorn", "-c", "config/gunicorn.py", "config.wsgi"]
-        self._start_service("web", web, grace=15)
+        self.seeded = self._prepare()
+        self._start_service("celery", CELERY, grace=10)
+        self._start_service("web", WEB, grace=15)
         self._wait_until_ready()
         self.write_state()
 
@@ -75,7 +76,7 @@ class Stack:
             time.sleep(WATCH)
             for server in self.servers:
                 if server.died():
-                    end = embedded.tail(server.log)
+                    end = tail(server.log)
                     raise StackError(f"{server.name} died; {server.log} ends:\n{end}")
             for service in self.services:
                 if (code := service.died()) is not None:
@@ -114,8 +115,7 @@ class Stack:
         if self.env.get("GATEWAY_URL"):
             return
         port = embedded.free_port(preferred=9000)
-        command = [sys.executable, "-m", "payments.gateways.simulator", "--port", str(port)]
-        self._start_service("gateway", [*command, "--data", str(DATA / "gateway.sqlite3")], grace=5)
+        self._start_service("gateway", [*GATEWAY, "--port", str(port)], grace=5)
         self.env["GATEWAY_URL"] = f"http://{HOST}:{port}"
 
     def _start_service(self, name: str, command: list[str], grace: float) -> None:
@@ -123,11 +123,11 @@ class Stack:
         service = Service(name, command, dict(self.env), log, grace, cwd=ROOT)
         self.services.append(self._running.enter_context(service))
 
-    def _manage(self, *arguments: str) -> str:
-        """Run one of manage.py's commands to its end and return what it prints."""
-        log = DATA / "logs" / f"{arguments[0]}.log"
+    def _prepare(self) -> str:
+        """Bring the database up to date; return what the seed says."""
+        log = DATA / "logs" / "prepare.log"
         with log.open("wb") as output:
-            command = [sys.executable, "manage.py", *arguments]
+            command = [sys.executable, "-m", "config.prepare"]
             process = tether.start(command, log=output, env=self.env, cwd=ROOT)
         try:
             failed = process.wait() != 0
@@ -135,7 +135,7 @@ class Stack:
             process.kill()
             process.wait()
         if failed:
-            raise StackError(f"manage.py {arguments[0]} failed; {log} ends:\n{embedded.tail(log)}")
+            raise StackError(f"The database could not be prepared; {log} ends:\n{tail(log)}")
         return log.read_text()
 
     def _wait_until_ready(self) -> None:
@@ -144,7 +144,7 @@ class Stack:
             dead = next((one for one in self.services if one.died() is not None), None)
             if dead or time.monotonic() > deadline:
                 failed = dead or self.services[-1]
-                end = embedded.tail(failed.log)
+                end = tail(failed.log)
                 raise StackError(f"{failed.name} did not start; {failed.log} ends:\n{end}")
             time.sleep(0.05)
 

@@ -8,7 +8,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
-    # First payments: it has pages for its own codes under problems/ too.
     path("", include("payments.urls")),
+    # The pages behind the `type` of a problem.
     path("problems/", include("idempotency.http.urls")),
 ]
