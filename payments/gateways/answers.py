@@ -1,0 +1,65 @@
+"""What an answer of the gateway says about the money. Pure: no network, no clock."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from idempotency.operations import Done, NotSent, Outcome, Refused, Unknown
+
+#: The gateway ran the request and said no, or read it and will never accept it.
+_REFUSALS = {400, 402, 422}
+#: A repeat with the same key may end otherwise. 409: a request with this key is running.
+_PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
+#: The key holds another request's outcome: this answer says nothing about that one.
+_KEY_REUSED = "idempotency_key_reused"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How one attempt ended."""
+
+    outcome: Outcome
+    #: Whether a repeat with the same key may end otherwise.
+    passing: bool = False
+    #: Seconds the gateway asks to wait before a repeat; None: it does not ask.
+    retry_after: int | None = None
+
+
+def classify(status: int, body: bytes, retry_after: str | None = None) -> Answer:
+    """Read one HTTP answer. What cannot be understood is unknown, never a refusal."""
+    content = _json_object(body)
+    if 200 <= status < 300 and isinstance(content.get("id"), str):
+        return Answer(Done(content))
+    error = content.get("error")
+    if not isinstance(error, dict):
+        error = {}
+    if status in _REFUSALS and isinstance(error.get("code"), str):
+        if error["code"] == _KEY_REUSED:
+            return Answer(Unknown("the gateway holds another request under this key"))
+        message = str(error.get("message", ""))
+        return Answer(Refused({"status": status, "code": error["code"], "message": message}))
+    # A success or a refusal that cannot be read is a damaged answer: asking again may mend it.
+    passing = status in _PASSING or status in _REFUSALS or 200 <= status < 300
+    wait = _seconds(retry_after)
+    if error.get("processed") is False:
+        reason = f"the gateway answered {status}, nothing processed"
+        return Answer(NotSent(reason, wait), passing, wait)
+    return Answer(Unknown(f"the gateway answered {status}"), passing, wait)
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _seconds(value: str | None) -> int | None:
+    """The header in seconds; its date form and anything malformed count as absent."""
+    # Nine digits are thirty years; more would only feed int() and float() with trouble.
+    if value is None or not value.isascii() or not value.isdigit() or len(value) > 9:
+        return None
+    return int(value)
