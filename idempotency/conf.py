@@ -31,6 +31,8 @@ DEFAULTS: dict[str, Any] = {
     "WAIT": 2.0,
     "FINGERPRINT": "canonical",
     "FINGERPRINT_EXCLUDE": (),
+    # "path.to.View:field" for each field about money that a view leaves out on purpose.
+    "FINGERPRINT_EXCLUDE_ALLOWED": (),
     "STORED_STATUSES": None,
     "MAX_RESPONSE_BYTES": 1024 * 1024,
     "KEY_MIN_LENGTH": 1,
@@ -54,7 +56,8 @@ DEFAULTS: dict[str, Any] = {
 }
 
 _DURATIONS = frozenset({"TTL", "LEASE", "WAIT", "RETENTION", "RECLAIM_GRACE", "REDIS_TIMEOUT"})
-_CHOICES = {
+#: The values that a setting, or a view's policy of the same name, may have.
+CHOICES = {
     "SCOPE": ("route", "tenant"),
     "BUSY": ("reject", "wait"),
     "FINGERPRINT": ("canonical", "raw"),
@@ -76,6 +79,7 @@ class Settings:
     wait: timedelta
     fingerprint: str
     fingerprint_exclude: tuple[str, ...]
+    fingerprint_exclude_allowed: tuple[str, ...]
     stored_statuses: tuple[int, ...] | None
     max_response_bytes: int
     key_min_length: int
@@ -132,9 +136,9 @@ def settings() -> Settings:
 def _read(name: str, value: Any) -> Any:
     if name in _DURATIONS:
         return duration(value, f"IDEMPOTENCY[{name!r}]")
-    if name in _CHOICES and value not in _CHOICES[name]:
+    if name in CHOICES and value not in CHOICES[name]:
         raise ImproperlyConfigured(
-            f"IDEMPOTENCY[{name!r}] must be one of {', '.join(_CHOICES[name])}, not {value!r}."
+            f"IDEMPOTENCY[{name!r}] must be one of {', '.join(CHOICES[name])}, not {value!r}."
         )
     return tuple(value) if isinstance(value, (list, set, frozenset)) else value
 

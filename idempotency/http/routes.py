@@ -36,9 +36,10 @@ class Route:
 @cache
 def mutating_routes() -> tuple[Route, ...]:
     """All routes that may change something, in URLconf order. Read once for each ROOT_URLCONF."""
+    urlconf = getattr(django_settings, "ROOT_URLCONF", None)  # a worker may have none
     return tuple(
         route
-        for pattern, callback in _patterns(get_resolver(django_settings.ROOT_URLCONF), "")
+        for pattern, callback in (_patterns(get_resolver(urlconf), "") if urlconf else ())
         for route in _routes(pattern_of(pattern), callback)
     )
 
