@@ -9,7 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-STACK = Path(__file__).resolve().parent / ".data" / "stack.json"
+DATA = Path(os.environ.get("STACK_DATA") or Path(__file__).resolve().parent / ".data")
+STACK = DATA / "stack.json"
 
 
 def main() -> None:

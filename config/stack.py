@@ -3,7 +3,7 @@
 Starts PostgreSQL and Valkey (unless DATABASE_URL and REDIS_URL name others), migrates, seeds,
 starts the simulated gateway (unless GATEWAY_URL names one), a Celery worker with beat, and
 gunicorn; watches them until Ctrl-C or SIGTERM, and stops them in the opposite order. Data and logs
-are in `.data/`; `.data/stack.json` tells other programs what runs where.
+are in `.data/` (or STACK_DATA); its `stack.json` tells other programs what runs where.
 
 Exit code: 0 after a stop that was asked for, 1 when the stack could not start or go on.
 """
@@ -27,7 +27,7 @@ from config.embedded import tail
 from config.services import GivenUp, Service
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / ".data"
+DATA = Path(os.environ.get("STACK_DATA") or ROOT / ".data").absolute()
 HOST = "127.0.0.1"
 CELERY = [sys.executable, "-m", "celery", "-A", "config", "worker", "-B", "-c", "2", "-l", "INFO"]
 CELERY += ["--without-gossip", "--without-mingle", "-s", str(DATA / "beat-schedule")]
