@@ -1,0 +1,185 @@
+"""Lists over tables that are too large to count: pages by keyset, and a bound on every query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from django.contrib import messages
+from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin, ShowFacets
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import ValidationError
+from django.core.paginator import Paginator
+from django.db import OperationalError, connections, router, transaction
+from django.db.models import Field, Model, Q, QuerySet
+from django.db.models.expressions import Combinable
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from idempotency.admin.times import span
+
+if TYPE_CHECKING:
+    ModelAdminOf = ModelAdmin[Any]  # generic for the type checker only
+else:
+    ModelAdminOf = ModelAdmin
+
+OLDER, NEWER = "older", "newer"
+
+#: SQLSTATE of a statement that ran into statement_timeout.
+QUERY_CANCELED = "57014"
+
+
+class QueryTooSlow(Exception):
+    """The database gave a query up at its bound."""
+
+
+@contextmanager
+def statement_timeout(using: str, limit: timedelta) -> Iterator[None]:
+    """Bound each statement of the block; raises QueryTooSlow. Only PostgreSQL has that bound."""
+    if connections[using].vendor != "postgresql":
+        yield
+        return
+    milliseconds = str(int(limit.total_seconds() * 1000))
+    try:
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            cursor.execute("SELECT current_setting('statement_timeout')")
+            (before,) = cursor.fetchone()
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [milliseconds])
+            yield
+            # Inside an outer transaction the setting would outlive this block.
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [before])
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) == QUERY_CANCELED:
+            raise QueryTooSlow from error
+        raise
+
+
+class KeysetChangeList(ChangeList):
+    """Newer and older instead of page numbers: no COUNT, and page 10,000 costs what page 1 does.
+
+    The order is the model admin's ``keyset``, descending; no parameter changes it.
+    """
+
+    model_admin: LargeTableAdmin
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[str | Combinable]:
+        return [f"-{name}" for name in self.model_admin.keyset]
+
+    def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        given = super().get_filters_params(params)
+        return {name: value for name, value in given.items() if name not in (OLDER, NEWER)}
+
+    def get_query_string(
+        self, new_params: dict[str, Any] | None = None, remove: Iterable[str] | None = None
+    ) -> str:
+        """A link that changes a filter goes to the newest page, so the place is left out."""
+        return super().get_query_string(new_params, [*(remove or []), OLDER, NEWER])
+
+    def get_results(self, request: HttpRequest) -> None:
+        limit = self.model_admin.statement_timeout
+        self.has_newer = self.has_older = False
+        try:
+            with statement_timeout(self.queryset.db, limit):
+                rows = self._page()
+        except QueryTooSlow:
+            rows = []
+            messages.warning(
+                request,
+                _("The database gave the query up after %s. Narrow it, or search as described.")
+                % span(limit),
+            )
+        self.result_list = rows
+        # What Django's templates read. There is no total, so none of them is one.
+        self.result_count = len(rows)
+        self.full_result_count = None
+        self.show_full_result_count = False
+        self.show_admin_actions = bool(rows)
+        self.can_show_all = self.multi_page = False
+        self.paginator = Paginator(rows, self.list_per_page)
+
+    def _page(self) -> list[Model]:
+        size = self.list_per_page
+        if NEWER in self.params:
+            ascending = self.queryset.filter(self._beyond(self.params[NEWER], "gt")).reverse()
+            rows = list(ascending[: size + 1])
+            if len(rows) > size:
+                self.has_newer = self.has_older = True
+                return rows[:size][::-1]
+            # Less than a page is newer: the newest page is the one to show, and it is a full one.
+        rows_from = self.queryset
+        if OLDER in self.params:
+            rows_from = rows_from.filter(self._beyond(self.params[OLDER], "lt"))
+            self.has_newer = True
+        rows = list(rows_from[: size + 1])
+        self.has_older = len(rows) > size
+        return rows[:size]
+
+    def _beyond(self, cursor: str, side: str) -> Q:
+        """The rows on one side of a place in the order, compared as SQL compares rows."""
+        places = self._parse(cursor)
+        name, value = places[-1]
+        beyond = Q(**{f"{name}__{side}": value})
+        for name, value in reversed(places[:-1]):
+            # The first condition is implied; it lets PostgreSQL leave partitions out.
+            beyond = Q(**{f"{name}__{side}e": value}) & (
+                Q(**{f"{name}__{side}": value}) | Q(**{name: value}) & beyond
+            )
+        return beyond
+
+    def _parse(self, cursor: str) -> list[tuple[str, Any]]:
+        try:
+            texts = list(zip(self.model_admin.keyset, cursor.split(","), strict=True))
+            return [(name, self._field(name).to_python(text)) for name, text in texts]
+        except (ValidationError, ValueError) as error:
+            raise IncorrectLookupParameters from error
+
+    def _field(self, name: str) -> Field[Any, Any]:
+        return cast("Field[Any, Any]", self.lookup_opts.get_field(name))
+
+    @property
+    def newest_link(self) -> str:
+        return self.get_query_string()
+
+    @property
+    def newer_link(self) -> str:
+        return self._link(NEWER, self.result_list[0]) if self.result_list else self.newest_link
+
+    @property
+    def older_link(self) -> str:
+        return self._link(OLDER, self.result_list[-1])
+
+    def _link(self, name: str, row: Model) -> str:
+        place = ",".join(str(getattr(row, field)) for field in self.model_admin.keyset)
+        return self.get_query_string({name: place})
+
+
+class LargeTableAdmin(ModelAdminOf):
+    """Read-only, whatever the user's rights, and bounded: for the tables that a store writes."""
+
+    #: The order, newest first: fields that are unique together and that one index covers.
+    keyset: ClassVar[tuple[str, ...]] = ("id",)
+    #: After which the database gives a list up.
+    statement_timeout = timedelta(seconds=3)
+
+    list_per_page = 50
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER  # facets count
+    sortable_by = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        # Where the stores write: a replica that lags would show an operator what is no longer so.
+        return super().get_queryset(request).using(router.db_for_write(self.model))
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return KeysetChangeList
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False

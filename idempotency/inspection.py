@@ -1,0 +1,294 @@
+"""A key in plain words: what happened to it, and what a retry would get now.
+
+The functions of :class:`KeyFacts` are pure; :func:`facts_of` and :func:`story_of` read what they
+are given and ask the database nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from idempotency import operations
+from idempotency.core.states import State
+from idempotency.models import EventKind, IdempotencyKey, KeyEvent, StoredResponse
+
+__all__ = [
+    "Chapter",
+    "KeyFacts",
+    "Repeatable",
+    "Risk",
+    "facts_of",
+    "freed_leads_to_doubt",
+    "operation_of",
+    "other_request",
+    "retry_now",
+    "risk_of_force_fail",
+    "story_of",
+]
+
+
+class Repeatable(Enum):
+    """Whether an operation's outside call may be made again, under the same downstream key."""
+
+    YES = "yes"
+    NO = "no"
+    #: No operation of that name is known to this process, so nobody can resume it here.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFacts:
+    """What the plain words depend on."""
+
+    state: State
+    attempt: int
+    #: The key has a lease and its time is over.
+    lease_over: bool = False
+    expired: bool = False
+    recovery_point: str = ""
+    repeatable: Repeatable = Repeatable.YES
+    #: Status of the stored answer; None where there is none.
+    status: int | None = None
+    #: False: the answer was too large or streamed, so only its status and headers are there.
+    body_kept: bool = True
+
+    @property
+    def is_open(self) -> bool:
+        """Only an open key can be force-failed."""
+        return self.state in (State.PROCESSING, State.IN_DOUBT)
+
+    @property
+    def stuck(self) -> bool:
+        """The attempt stopped without finishing, and nothing has picked the key up yet."""
+        return self.state is State.PROCESSING and self.lease_over
+
+
+def facts_of(key: IdempotencyKey, now: datetime, answer: StoredResponse | None = None) -> KeyFacts:
+    """The facts of a row as it was read at ``now``, by the database's clock."""
+    lease, expires = key.lease_expires_at, key.expires_at
+    return KeyFacts(
+        state=State(key.state),
+        attempt=key.attempt,
+        lease_over=lease is not None and lease <= now,
+        expired=expires is not None and expires <= now,
+        recovery_point=key.recovery_point,
+        repeatable=_repeatable(key),
+        status=None if answer is None else answer.status,
+        body_kept=answer is not None and answer.body is not None,
+    )
+
+
+def operation_of(key: IdempotencyKey) -> str:
+    """The name of the operation that a key stands for; empty for atomic work and settled keys."""
+    context: Any = key.context
+    name = context.get("operation", "") if isinstance(context, dict) else ""
+    return str(name)
+
+
+def _repeatable(key: IdempotencyKey) -> Repeatable:
+    if not key.recovery_point:
+        return Repeatable.YES
+    operation = operations.find(operation_of(key))
+    if operation is None:
+        return Repeatable.UNKNOWN
+    return Repeatable.YES if operation.downstream_dedupes else Repeatable.NO
+
+
+def retry_now(facts: KeyFacts) -> str:
+    """What the same request gets when it is sent again now, with the same key."""
+    if facts.expired:
+        return _("The key has expired. A request that bears it runs as a new one.")
+    if facts.state is State.SUCCEEDED:
+        return _retry_of_succeeded(facts)
+    if facts.state is State.IN_DOUBT:
+        return _(
+            "Nobody can know whether the outside effect happened. A retry gets 409 "
+            "outcome_in_doubt until an operator settles the key."
+        )
+    if facts.state is State.PROCESSING and not facts.lease_over:
+        return _(
+            "Attempt %(attempt)d is running. A retry waits for its answer where the view allows "
+            "waiting, and otherwise gets 409 idempotency_key_in_use."
+        ) % {"attempt": facts.attempt}
+    return _retry_of_ended(facts)
+
+
+def _retry_of_succeeded(facts: KeyFacts) -> str:
+    if facts.status is None or not facts.body_kept:
+        return _(
+            "The request is done, but its answer is not kept: it was too large or streamed, or its "
+            "day is gone. A retry gets 409 response_not_stored; the work does not run again."
+        )
+    return _("A retry with the same request gets the stored %(status)d, byte for byte.") % {
+        "status": facts.status
+    }
+
+
+def _retry_of_ended(facts: KeyFacts) -> str:
+    """No attempt is running: a retry starts the next one."""
+    values = {"attempt": facts.attempt + 1, "point": facts.recovery_point}
+    if not facts.recovery_point:
+        text = _(
+            "No attempt is running, and what the last one did here was rolled back. A retry with "
+            "the same request runs it again, as attempt %(attempt)d."
+        )
+    elif facts.repeatable is Repeatable.YES:
+        text = _(
+            "A retry with the same request resumes after “%(point)s”: it repeats the outside call "
+            "under the same downstream key, as attempt %(attempt)d."
+        )
+        if facts.stuck:
+            text = f"{text} {_('The recovery job does the same without the client.')}"
+    elif facts.repeatable is Repeatable.NO:
+        text = _(
+            "The outside call may have happened and cannot be repeated safely. A retry with the "
+            "same request puts the key in doubt and gets 409 outcome_in_doubt."
+        )
+    else:
+        text = _(
+            "A retry cannot resume after “%(point)s”: this process knows no operation of that "
+            "name. It would get a server error."
+        )
+    return text % values
+
+
+def other_request(facts: KeyFacts) -> str:
+    """What a different request with the same key gets; empty where it would simply run."""
+    if facts.expired:
+        return ""
+    return _("Any other request with this key gets 422 idempotency_key_reused.")
+
+
+class Risk(Enum):
+    """How much an operator has to know before ending an attempt."""
+
+    NONE = "none"
+    #: A live worker would lose its work, and nothing else.
+    WORK = "work"
+    #: An effect outside this database may have happened, or may be happening now.
+    EFFECT = "effect"
+
+
+def risk_of_force_fail(facts: KeyFacts) -> tuple[Risk, str]:
+    """What ending the attempt would put at risk, and that in words."""
+    if facts.state is State.IN_DOUBT:
+        return Risk.EFFECT, _("An outside effect may have happened. Find out before you decide.")
+    if facts.recovery_point:
+        if facts.lease_over:
+            return Risk.EFFECT, _("The outside call may have happened. Find out before you decide.")
+        return Risk.EFFECT, _("The outside call may be happening now. Find out before you decide.")
+    if facts.lease_over:
+        return Risk.NONE, _("Its work was rolled back; nothing happened in this database.")
+    return Risk.WORK, _("A worker may still run it. Its work will be rolled back.")
+
+
+def freed_leads_to_doubt(facts: KeyFacts) -> bool:
+    """Freeing the key for a retry would not help: the retry would put it in doubt (again)."""
+    return bool(facts.recovery_point) and facts.repeatable is not Repeatable.YES
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """One line of a key's story. ``at`` None: now."""
+
+    at: datetime | None
+    title: str
+    text: str = ""
+    #: "good", "bad", "warn" or "" for how it looks; the words never depend on it.
+    tone: str = ""
+    actor: str = ""
+
+
+def story_of(key: IdempotencyKey, facts: KeyFacts, events: Iterable[KeyEvent]) -> list[Chapter]:
+    """The story of a key in order: created, what its events tell, how it stands, when it expires.
+
+    Only what is not routine leaves an event, so a first attempt that failed and was repeated shows
+    as the number of the present attempt.
+    """
+    first = Chapter(key.created_at, _("First request"), _("The key was claimed; attempt 1 began."))
+    past = [first, *map(_event, events), *_ending(key, facts)]
+    # Stable, so that an event stays ahead of the ending that it brought about.
+    past.sort(key=lambda chapter: chapter.at or key.created_at)
+    return past + _present(key, facts) + _expiry(key, facts)
+
+
+_TONES = {
+    EventKind.TAKEOVER: "warn",
+    EventKind.RECLAIMED: "warn",
+    EventKind.FORCE_FAILED: "bad",
+    EventKind.IN_DOUBT: "bad",
+    EventKind.RESOLVED: "good",
+    EventKind.DAY_MISSING: "warn",
+}
+
+
+def _event(event: KeyEvent) -> Chapter:
+    texts = {
+        EventKind.TAKEOVER: _("A lease ran out; attempt %(attempt)d took over."),
+        EventKind.RECLAIMED: _("The lease of attempt %(attempt)d ran out; a job freed the key."),
+        EventKind.FORCE_FAILED: _("An operator ended attempt %(attempt)d: %(reason)s"),
+        EventKind.IN_DOUBT: _("Attempt %(attempt)d ended without anybody knowing how: %(reason)s"),
+        EventKind.RESOLVED: _("The doubt was settled: %(reason)s"),
+        EventKind.REUSED: _(
+            "The key had been used before, under record %(previous)s, and expired."
+        ),
+        EventKind.DAY_MISSING: _(
+            "The partition of the day was missing; %(used)s was used instead."
+        ),
+    }
+    data: Any = event.data if isinstance(event.data, dict) else {}
+    values = {
+        "attempt": event.attempt,
+        "reason": event.reason,
+        "previous": data.get("previous_id", "?"),
+        "used": data.get("used", "?"),
+    }
+    # A kind of a later release may be in the table while this one still runs.
+    kind = EventKind(event.kind) if event.kind in EventKind.values else None
+    title = str(kind.label if kind else event.kind).capitalize()
+    text = texts[kind] % values if kind else event.reason
+    return Chapter(event.at, title, text, _TONES.get(kind, "") if kind else "", event.actor)
+
+
+def _ending(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
+    if key.completed_at is None:
+        return []
+    if facts.state is State.SUCCEEDED:
+        title = _("Answered") if facts.status is None else _("Answered %d") % facts.status
+        if key.failure:  # only a force-fail leaves one on a settled key
+            text = _("An operator stored this answer for every retry.")
+            return [Chapter(key.completed_at, title, text, "bad")]
+        text = _("Attempt %d completed; work and answer were committed together.") % facts.attempt
+        return [Chapter(key.completed_at, title, text, "good")]
+    text = _("Attempt %(attempt)d ended: %(reason)s") % {
+        "attempt": facts.attempt,
+        "reason": key.failure or _("no reason was noted"),
+    }
+    return [Chapter(key.completed_at, _("Failed"), text, "bad")]
+
+
+def _present(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
+    if facts.state is State.IN_DOUBT:
+        return [Chapter(None, _("In doubt"), _("The key waits for an operator."), "bad")]
+    if facts.state is not State.PROCESSING:
+        return []
+    if not facts.lease_over:
+        return [Chapter(None, _("Running"), _("Attempt %d holds the lease.") % facts.attempt)]
+    text = _("The lease of attempt %d is over; nothing has picked the key up yet.") % facts.attempt
+    if key.failure:
+        text = f"{text} {_('Its last word: %s') % key.failure}"
+    return [Chapter(key.lease_expires_at, _("Stuck"), text, "warn")]
+
+
+def _expiry(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
+    if key.expires_at is None:
+        return []
+    if facts.expired:
+        return [Chapter(key.expires_at, _("Expired"), _("The key may be used for a new request."))]
+    return [Chapter(key.expires_at, _("Expires"), _("From then on the key counts as unused."))]
