@@ -15,8 +15,8 @@ env = environ.Env()
 env.read_env(BASE_DIR / ".env")
 
 DEBUG = env.bool("DEBUG", default=False)
-# DEMO adds the seeded users' surroundings (CORS origin, static files without collectstatic,
-# insecure cookies are still up to HTTPS). It is for one machine, so it refuses other hosts.
+# What the demo's users need around them: a CORS origin, static files without collectstatic. Its
+# passwords are public, so it refuses hosts other than this machine.
 DEMO = env.bool("DEMO", default=False)
 DEMO_FAULTS = env.bool("DEMO_FAULTS", default=False)
 # Off only where no TLS can exist: `make run` on loopback, and the tests.
@@ -78,6 +78,8 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
+if DEMO_FAULTS:
+    MIDDLEWARE.append("config.faults.middleware")
 
 ROOT_URLCONF = "config.urls"
 WSGI_APPLICATION = "config.wsgi.application"
@@ -243,9 +245,8 @@ USE_TZ = True
 
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
-# Finders cost a stat a request and spare `make run` a collectstatic.
-WHITENOISE_USE_FINDERS = DEBUG or DEMO
-WHITENOISE_AUTOREFRESH = DEBUG
+# Looks files up at each request for one, and spares `make run` a collectstatic.
+WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = DEBUG or DEMO
 
 # --- The apps -------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "DJANGO_SETTINGS_MODULE": "config.settings",
     "SECRET_KEY": "of the tests",
     "DEBUG": "0",
+    "DEMO": "1",
     "HTTPS": "0",
     "ALLOWED_HOSTS": "localhost,127.0.0.1",
     "LOG_FORMAT": "console",
