@@ -41,17 +41,9 @@ _LINKED = (errors.KeyMissing, errors.KeyInvalid, errors.BodyRefused, errors.KeyR
 
 def problem_response(error: errors.IdempotencyError, request: HttpRequest | None) -> HttpResponse:
     """The answer to a request that was turned away."""
-    status, title = PROBLEMS[type(error)]
-    url = problem_type(error.code, request)
-    document: dict[str, Any] = {
-        "type": url,
-        "title": str(title),
-        "status": status,
-        "detail": str(error),
-        "code": error.code,
-        "retry": error.retry,
-    }
-    response = HttpResponse(status=status, content_type=CONTENT_TYPE)
+    document = problem_document(error, request)
+    url = document["type"]
+    response = HttpResponse(status=document["status"], content_type=CONTENT_TYPE)
     if isinstance(error, errors.ResponseNotStored) and error.resource:
         document["resource"] = error.resource
     if error.retry_after is not None:
@@ -62,6 +54,19 @@ def problem_response(error: errors.IdempotencyError, request: HttpRequest | None
     response["Cache-Control"] = "no-store"
     response.content = json.dumps(document).encode()
     return response
+
+
+def problem_document(error: errors.IdempotencyError, request: HttpRequest | None) -> dict[str, Any]:
+    """The members that every problem of this package has."""
+    status, title = PROBLEMS[type(error)]
+    return {
+        "type": problem_type(error.code, request),
+        "title": str(title),
+        "status": status,
+        "detail": str(error),
+        "code": error.code,
+        "retry": error.retry,
+    }
 
 
 def problem_type(code: str, request: HttpRequest | None) -> str:

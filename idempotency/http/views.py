@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -10,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from idempotency.core.errors import CATALOGUE, IdempotencyError
-from idempotency.http.problems import PROBLEMS
+from idempotency.http.problems import PROBLEMS, problem_document
 
 
 @require_safe
@@ -20,13 +21,13 @@ def problem(request: HttpRequest, code: str) -> HttpResponse:
     if code not in by_code:
         raise Http404(f"No problem is named {code!r}.")
     context = {
-        "problem": _describe(by_code[code]),
-        "problems": [_describe(error) for error in CATALOGUE],
+        "problem": _describe(by_code[code], request),
+        "problems": [_describe(error, request) for error in CATALOGUE],
     }
     return render(request, "idempotency/problem.html", context)
 
 
-def _describe(error: type[IdempotencyError]) -> dict[str, Any]:
+def _describe(error: type[IdempotencyError], request: HttpRequest) -> dict[str, Any]:
     status, title = PROBLEMS[error]
     guidance = {
         "same_key": _("Send the same request again with the same key, after Retry-After seconds."),
@@ -40,4 +41,5 @@ def _describe(error: type[IdempotencyError]) -> dict[str, Any]:
         "retry": error.retry,
         "detail": error.default_detail,
         "guidance": guidance[error.retry],
+        "example": json.dumps(problem_document(error(), request), indent=2, ensure_ascii=False),
     }
