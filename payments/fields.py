@@ -13,6 +13,7 @@ from django.core.validators import RegexValidator
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ParseError
+from rest_framework.fields import empty
 from rest_framework.utils import html
 
 from payments import currencies, parsers
@@ -25,7 +26,17 @@ _ANY_TEXT = re.compile(r"\A[^\x00]*\Z")
 _DIGITS = re.compile(r"[0-9]{1,12}")
 
 
-class TextField(serializers.CharField):
+class Present(serializers.Field[Any, Any, Any, Any]):
+    """An empty form field is an empty text, not an absent field.
+
+    Otherwise `amount=` would refund everything.
+    """
+
+    def get_value(self, dictionary: Any) -> Any:
+        return dictionary.get(self.field_name, empty)
+
+
+class TextField(Present, serializers.CharField):
     """A string as it came: no number taken for one, no space trimmed."""
 
     default_error_messages = {"pattern": "This is not of the expected form."}
@@ -40,7 +51,7 @@ class TextField(serializers.CharField):
         return data
 
 
-class AmountField(serializers.IntegerField):
+class AmountField(Present, serializers.IntegerField):
     """A whole number of minor units, of one to twelve digits."""
 
     def __init__(self, **options: Any) -> None:
@@ -55,7 +66,7 @@ class AmountField(serializers.IntegerField):
         return data
 
 
-class CurrencyField(serializers.ChoiceField):
+class CurrencyField(Present, serializers.ChoiceField):
     """An active ISO 4217 code, in capitals."""
 
     def __init__(self, **options: Any) -> None:
@@ -68,7 +79,7 @@ class CurrencyField(serializers.ChoiceField):
 
 
 @extend_schema_field({"type": "object", "additionalProperties": True})
-class MetadataField(serializers.Field[dict[str, Any], Any, dict[str, Any], Any]):
+class MetadataField(Present):
     """Any JSON object of bounded size; in a form, its JSON text.
 
     Members are kept in the order of their names and a whole number without its fraction (`1.0` is

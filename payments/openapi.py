@@ -107,3 +107,12 @@ ENDPOINT_ID = OpenApiParameter(
     OpenApiParameter.PATH,
     description="The client's own name for the endpoint.",
 )
+KEY = OpenApiParameter(
+    "key",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+    OpenApiParameter.PATH,
+    description="The key as it was sent, without quotes.",
+)
+ROUTE = OpenApiParameter(
+    "route", str, description="One route only, spelt like `POST /v1/charges/{charge_id}/refunds`."
+)

@@ -172,6 +172,21 @@ class RefundPage(serializers.Serializer[Any]):
     next_cursor = serializers.CharField(allow_null=True)
 
 
+class KeyState(serializers.Serializer[Any]):
+    key = serializers.CharField()
+    route = serializers.CharField()
+    state = serializers.CharField()
+    attempt = serializers.IntegerField()
+    status_code = serializers.IntegerField(allow_null=True)
+    resource = serializers.CharField(allow_null=True)
+    created = serializers.DateTimeField()
+    expires = serializers.DateTimeField(allow_null=True)
+
+
+class Keys(serializers.Serializer[Any]):
+    data = KeyState(many=True)  # type: ignore[assignment]
+
+
 class Health(serializers.Serializer[Any]):
     status = serializers.CharField()
 

@@ -20,6 +20,8 @@ urlpatterns = [
         views.WebhookEndpointView.as_view(),
         name="webhook-endpoint",
     ),
+    # A key may hold a slash.
+    path("v1/idempotency-keys/<path:key>", views.KeyView.as_view(), name="idempotency-key"),
     re_path(r"^v1/.*", views.NotFoundView.as_view(), name="nothing"),
     # Only our own codes: the idempotency layer's pages are under the same path.
     re_path(rf"^problems/(?P<code>{'|'.join(problems.TYPES)})/$", problem_page, name="problem"),

@@ -7,6 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from idempotency.rest_framework import IdempotencyMixin
+from idempotency.rest_framework.views import IdempotencyKeyView
 from payments import (
     charges,
     exceptions,
@@ -264,6 +265,18 @@ class WebhookEndpointView(PaymentsView):
         shapes.check_endpoint_id(endpoint_id)
         endpoint = webhooks.get(merchant=self.merchant, endpoint_id=endpoint_id)
         return Response(shapes.WebhookEndpointRepresentation(endpoint).data)
+
+
+class KeyView(PaymentsView, IdempotencyKeyView):
+    @extend_schema(
+        operation_id="get_idempotency_key",
+        summary="Show what became of a key",
+        description="The account's own keys only; a key that was never used is an empty list.",
+        parameters=[openapi.KEY, openapi.ROUTE],
+        responses={200: shapes.Keys, **problem_responses(*ALWAYS)},
+    )
+    def get(self, request: Request, key: str) -> Response:
+        return super().get(request, key)
 
 
 class NotFoundView(PaymentsView):
