@@ -22,6 +22,8 @@ import urllib.request
 from pathlib import Path
 from types import FrameType
 
+import environ
+
 from config import embedded, tether
 from config.embedded import tail
 from config.services import GivenUp, Service
@@ -151,6 +153,7 @@ class Stack:
 
 def main() -> int:
     began = float(os.environ.get("STACK_BEGAN") or time.time())
+    environ.Env.read_env(ROOT / ".env")
     _stop_on_signals()
     try:
         with contextlib.ExitStack() as running:

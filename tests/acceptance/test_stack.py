@@ -70,12 +70,14 @@ class Run:
         return state
 
     def processes(self) -> list[int]:
-        """Everything that runs with this run's data folder in its environment."""
+        """Everything that has this run's data folder in its environment, or works in it: the
+        servers write their titles over their environment."""
         mark = f"STACK_DATA={self.data}".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if mark in (process / "environ").read_bytes().split(b"\0"):
+                marked = mark in (process / "environ").read_bytes().split(b"\0")
+                if marked or (process / "cwd").readlink().is_relative_to(self.data):
                     found.append(int(process.name))
         return found
 
