@@ -19,14 +19,16 @@ from django.core.exceptions import (
     BadRequest,
     ImproperlyConfigured,
     PermissionDenied,
+    RequestDataTooBig,
     SuspiciousOperation,
 )
-from django.db import transaction
-from django.http import Http404, HttpRequest
+from django.db import InterfaceError, OperationalError, transaction
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from idempotency.core.errors import IdempotencyError
-from idempotency.core.policies import Verdict
+from idempotency.conf import settings
+from idempotency.core.errors import IdempotencyError, StoreUnavailable
+from idempotency.core.policies import Policy, Verdict
 from idempotency.engine import Execution, Handled, KeyedRequest
 from idempotency.http import protection, requests
 from idempotency.http.problems import problem_response
@@ -62,14 +64,19 @@ def idempotent(
             )
 
         @wraps(view)
-        def protected(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        def protected(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            request.idempotency = None  # type: ignore[attr-defined]
+            policy = requests.build_policy(choices)
+            if request.method not in policy.methods:
+                return view(request, *args, **kwargs)
             work = _ViewWork(view, request, args, kwargs)
             try:
-                keyed = _keyed(request, tenant, choices)
+                keyed = _keyed(request, tenant, policy)
             except IdempotencyError as error:
                 return problem_response(error, request)
+            except RequestDataTooBig:
+                return HttpResponse("The request body is too large.\n", status=413)
             if keyed is None:
-                request.idempotency = None  # type: ignore[attr-defined]
                 return protection.run_unkeyed(request, work.call, request)
             return protection.run_keyed(request, keyed, work)
 
@@ -81,24 +88,34 @@ def idempotent(
 
 
 def _keyed(
-    request: HttpRequest, tenant: Callable[[HttpRequest], str] | None, choices: dict[str, Any]
+    request: HttpRequest, tenant: Callable[[HttpRequest], str] | None, policy: Policy
 ) -> KeyedRequest | None:
-    policy = requests.build_policy(choices)
-    if request.method not in policy.methods:
-        return None
     requests.demand_length(request)
     parsed = request.method == "POST" and requests.is_form(request)
     form = requests.form_facts(request.POST, request.FILES) if parsed else None
-    data = request.POST if parsed else None
+    body = b"" if parsed else request.body
+    # A view that parses JSON does so itself, so its body is looked into only for a key.
+    data = request.POST if parsed else requests.json_object(request) if policy.body_field else None
     key = requests.read_key(request, data, policy)
     if key is None:
         return None
-    account = protection.default_tenant(request.user) if tenant is None else tenant(request)
     return KeyedRequest(
-        scope=protection.scope_of(requests.route_of(request), account, key, policy),
+        scope=protection.scope_of(
+            requests.route_of(request), _account(request, tenant), key, policy
+        ),
         policy=policy,
-        fingerprint=requests.fingerprinter(request, b"" if parsed else request.body, form, policy),
+        fingerprint=requests.fingerprinter(request, body, form, policy),
     )
+
+
+def _account(request: HttpRequest, tenant: Callable[[HttpRequest], str] | None) -> str:
+    try:
+        if tenant is not None:
+            return tenant(request)
+        return protection.default_tenant(getattr(request, "user", None))
+    except (OperationalError, InterfaceError) as error:
+        # Who it is needs the database first. Fail closed, as the claim would.
+        raise StoreUnavailable(retry_after=settings().retry_after) from error
 
 
 class _ViewWork:

@@ -4,7 +4,9 @@ policy."""
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from django.contrib.admindocs.views import simplify_regex
@@ -14,8 +16,10 @@ from django.utils.datastructures import MultiValueDict
 
 from idempotency.conf import DEFAULTS, duration, settings
 from idempotency.core import fingerprints, keys
-from idempotency.core.errors import KeyInvalid, KeyMissing, LengthRequired
+from idempotency.core.errors import BodyRefused, KeyInvalid, KeyMissing, LengthRequired
 from idempotency.core.policies import Policy
+
+HEADER_IN_META = f"HTTP_{keys.HEADER.upper().replace('-', '_')}"
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 
@@ -66,10 +70,11 @@ def read_key(request: HttpRequest, data: Any, policy: Policy) -> str | None:
         "min_length": policy.key_min_length,
         "uuid_only": policy.key_uuid_only,
     }
-    header = request.headers.get(keys.HEADER)
+    # Not request.headers: it builds a dict of all of them first.
+    header = request.META.get(HEADER_IN_META)
     key = None if header is None else keys.parse_header(header, **limits)
     if policy.body_field is not None and isinstance(data, Mapping) and policy.body_field in data:
-        field = keys.parse_body_field(data[policy.body_field], **limits)
+        field = keys.parse_body_field(_single(data, policy.body_field), **limits)
         if key is not None and field != key:
             raise KeyInvalid(
                 f"The header {keys.HEADER} and the field {policy.body_field} hold different keys. "
@@ -79,6 +84,23 @@ def read_key(request: HttpRequest, data: Any, policy: Policy) -> str | None:
     if key is None and policy.required:
         raise KeyMissing
     return key
+
+
+def _single(data: Mapping[str, Any], field: str) -> Any:
+    if isinstance(data, MultiValueDict) and len(data.getlist(field)) > 1:
+        raise KeyInvalid(f"The field {field} is there twice. Send one idempotency key.")
+    return data[field]
+
+
+def json_object(request: HttpRequest) -> Any:
+    """What a JSON body says, for a view that parses it itself; None for any other body."""
+    media_type = request.META.get("CONTENT_TYPE", "").split(";")[0].strip().lower()
+    if not request.body or not (media_type == "application/json" or media_type.endswith("+json")):
+        return None
+    try:
+        return json.loads(request.body)
+    except (ValueError, RecursionError):
+        raise BodyRefused from None
 
 
 def fingerprinter(
@@ -148,6 +170,7 @@ def route_of(request: HttpRequest) -> str:
     return f"{request.method} {pattern}"[:255]
 
 
+@cache
 def pattern_of(route: str) -> str:
     """A URL pattern as the OpenAPI document spells it. ``<str:id>`` and ``(?P<id>…)`` become
     ``{id}``."""

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from django.core.exceptions import RequestDataTooBig
 from django.db import InterfaceError, OperationalError, transaction
 from django.http.response import HttpResponseBase
-from rest_framework.exceptions import APIException
+from rest_framework.exceptions import APIException, ParseError
 from rest_framework.request import Request
 
-from idempotency.conf import settings
+from idempotency.conf import Settings, settings
 from idempotency.core.errors import IdempotencyError, StoreUnavailable
 from idempotency.core.keys import Scope
 from idempotency.core.policies import Policy, Verdict
@@ -65,7 +65,7 @@ class IdempotencyMixin:
     @classmethod
     def get_idempotency_policy(cls) -> Policy:
         """The view's policy: its ``idempotency_*`` attributes over the settings."""
-        return requests.build_policy(requests.known_choices(cls))
+        return _policy(cls, settings())
 
     def get_idempotency_key(self, policy: Policy) -> str | None:
         """The request's key; None when it has none and needs none. Raises KeyMissing or
@@ -86,17 +86,25 @@ class IdempotencyMixin:
 
     @property
     def _http(self) -> Any:
+        """Django's request. DRF's forwards every attribute to it, at a price."""
         return self.request._request
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)  # type: ignore[misc]
-        method = (request.method or "").lower()
+        method = self._http.method
         policy = self.get_idempotency_policy()
-        handler = getattr(self, method, None)
-        if handler is None or not self._takes_key(method.upper(), policy):
+        takes_key = self._takes_key(method, policy)
+        try:
+            super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        except (OperationalError, InterfaceError) as error:
+            # Authentication needs the database first. Fail closed, as the claim would.
+            if takes_key:
+                raise StoreUnavailable(retry_after=settings().retry_after) from error
+            raise
+        handler = getattr(self, method.lower(), None)
+        if handler is None or not takes_key:
             return
         # DRF looks the handler up on the instance next; the instance serves this one request.
-        setattr(self, method, functools.partial(self._answer, handler, policy))
+        setattr(self, method.lower(), functools.partial(self._answer, handler, policy))
 
     @classmethod
     def takes_idempotency_key(cls, method: str, action: str, policy: Policy) -> bool:
@@ -110,14 +118,9 @@ class IdempotencyMixin:
         return self.takes_idempotency_key(method, action, policy)
 
     def handle_exception(self, exc: Exception) -> Any:
-        """Fail closed when the database is away before the claim: authentication needs it first."""
-        unavailable = isinstance(exc, (OperationalError, InterfaceError))
-        if unavailable and self._takes_key(
-            self.request.method or "", self.get_idempotency_policy()
-        ):
-            return problem_response(
-                StoreUnavailable(retry_after=settings().retry_after), self._http
-            )
+        """Our own errors are answered here, whatever EXCEPTION_HANDLER does with the others."""
+        if isinstance(exc, IdempotencyError):
+            return problem_response(exc, self._http)
         return super().handle_exception(exc)  # type: ignore[misc]
 
     def _answer(
@@ -140,7 +143,11 @@ class IdempotencyMixin:
         # are as good.
         body = b"" if parsed else _body(self._http)
         # Parsing comes before the key: what cannot be parsed is DRF's 400 or 415.
-        request.data  # noqa: B018
+        try:
+            request.data  # noqa: B018
+        except RecursionError:
+            # DRF's JSON parser on a body nested 100,000 deep.
+            raise ParseError("The body is nested too deeply.") from None
         key = self.get_idempotency_key(policy)
         if key is None:
             return None
@@ -150,6 +157,12 @@ class IdempotencyMixin:
             policy=policy,
             fingerprint=requests.fingerprinter(self._http, body, form, policy),
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _policy(view: type[IdempotencyMixin], base: Settings) -> Policy:
+    """Built once for a view and a state of the settings; ``base`` is in the key of the cache."""
+    return requests.build_policy(requests.known_choices(view))
 
 
 def _body(http: Any) -> bytes:

@@ -1,0 +1,48 @@
+"""``make bench``: ratios measured side by side in one run, on a durable PostgreSQL of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from config import embedded
+
+ROUNDS = 2000
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        Path(folder).chmod(0o755)  # PostgreSQL, run as nobody, walks it
+        with (
+            embedded.Postgres(Path(folder) / "postgres", durable=True) as postgres,
+            embedded.Valkey(Path(folder) / "valkey", durable=False) as valkey,
+        ):
+            os.environ |= {
+                "DJANGO_SETTINGS_MODULE": "config.settings",
+                "DATABASE_URL": postgres.url,
+                "REDIS_URL": valkey.url,
+                "SECRET_KEY": "of the benchmark",
+                "HTTPS": "0",
+                "ALLOWED_HOSTS": "testserver",
+                "LOG_LEVEL": "CRITICAL",
+            }
+            return run()
+
+
+def run() -> int:
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+    from tests.benchmarks import overhead
+
+    print(f"p50 ratios to the bare request, {ROUNDS} rounds, interleaved")
+    print(overhead.one_insert(ROUNDS).line("view with one INSERT"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
