@@ -1,0 +1,376 @@
+"""Force-fail: who may, what is asked, and what is written; and never against a newer owner."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
+from django.db import OperationalError
+from django.test import Client
+
+from idempotency.admin import IdempotencyKeyAdmin
+from idempotency.core.decisions import Claim, Lease, Replay, Won
+from idempotency.core.errors import LeaseLost
+from idempotency.core.keys import Scope
+from idempotency.models import IdempotencyKey, KeyEvent, StoredResponse
+from idempotency.stores import get_store
+from tests.integration.portable.admin.rows import CREATED
+
+MakeKey = Callable[..., IdempotencyKey]
+LIST = "/admin/idempotency/idempotencykey/"
+FORCE_FAIL = f"{LIST}force-fail/"
+FREE = {"outcome": "free", "reason": "the worker is gone"}
+FINAL = {"outcome": "final", "reason": "the gateway says it never came"}
+
+
+def token(key: IdempotencyKey) -> str:
+    return f"{key.pk}:{key.owner}"
+
+
+def submit(client: Client, *keys: IdempotencyKey, **choice: Any) -> Any:
+    """Press the button of a page that was made when the keys were as they are given here."""
+    return client.post(FORCE_FAIL, {"token": [token(key) for key in keys], **choice})
+
+
+def said(answer: Any) -> str:
+    return " ".join(str(message) for message in get_messages(answer.wsgi_request))
+
+
+def claim(key: IdempotencyKey) -> Any:
+    """What the same request gets when it is sent again."""
+    scope = Scope(key.route, key.tenant, key.key)
+    return get_store().claim(
+        Claim(scope, bytes(key.fingerprint), 1, uuid.uuid4(), timedelta(seconds=30))
+    )
+
+
+def lease_of(key: IdempotencyKey) -> Lease:
+    scope = Scope(key.route, key.tenant, key.key)
+    return Lease(key.pk, key.owner, key.attempt, scope.digest, scope, key.response_day)
+
+
+def nothing_written() -> bool:
+    return not (LogEntry.objects.exists() or KeyEvent.objects.exists())
+
+
+@pytest.mark.parametrize(
+    ("permissions", "allowed"),
+    [
+        ([], False),
+        (["view_idempotencykey"], False),
+        (["force_fail_idempotencykey"], False),
+        (["view_idempotencykey", "change_idempotencykey", "delete_idempotencykey"], False),
+        (["view_idempotencykey", "view_response_body"], False),
+        (["view_idempotencykey", "force_fail_idempotencykey"], True),
+    ],
+)
+def test_it_takes_the_permission_to_force_fail_and_the_one_to_view(
+    staff: Callable[..., Client], make_key: MakeKey, permissions: list[str], allowed: bool
+) -> None:
+    client, key = staff(*permissions), make_key()
+    assert client.get(FORCE_FAIL, {"key": key.pk}).status_code == (200 if allowed else 403)
+    assert submit(client, key, **FREE).status_code == (302 if allowed else 403)
+    key.refresh_from_db()
+    assert key.state == ("failed" if allowed else "processing")
+    assert nothing_written() is not allowed
+
+
+def test_a_stranger_is_asked_to_log_in(make_key: MakeKey) -> None:
+    answer = submit(Client(), make_key(), **FREE)
+    assert answer.status_code == 302
+    assert answer["Location"].startswith("/admin/login/")
+    assert nothing_written()
+
+
+def test_a_form_of_another_site_is_refused(operator: Client, make_key: MakeKey) -> None:
+    key, strict = make_key(), Client(enforce_csrf_checks=True)
+    strict.cookies = operator.cookies
+    assert submit(strict, key, **FREE).status_code == 403
+    assert nothing_written()
+
+
+def test_looking_at_the_page_that_asks_changes_nothing(operator: Client, make_key: MakeKey) -> None:
+    key = make_key(key="order-1")
+    page = operator.get(FORCE_FAIL, {"key": key.pk}).content.decode()
+    assert "This key will be ended" in page
+    assert "order-1" in page
+    assert f'value="{token(key)}"' in page
+    assert "checked" not in page.split('id="id_outcome"')[1].split("</fieldset>")[0]
+    key.refresh_from_db()
+    assert key.state == "processing"
+    assert nothing_written()
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"outcome": "free"},
+        {"outcome": "free", "reason": "   "},
+        {"outcome": "free", "reason": "x" * 501},
+        {"reason": "a reason"},
+        {"outcome": "both", "reason": "a reason"},
+    ],
+)
+def test_a_choice_and_a_typed_reason_are_demanded(
+    operator: Client, make_key: MakeKey, choice: dict[str, str]
+) -> None:
+    key = make_key()
+    answer = submit(operator, key, **choice)
+    assert answer.status_code == 200
+    assert "errornote" in answer.content.decode()
+    assert token(key) in answer.content.decode()
+    key.refresh_from_db()
+    assert key.state == "processing"
+    assert nothing_written()
+
+
+def test_free_for_retry_lets_the_same_request_run_again(
+    operator: Client, make_key: MakeKey
+) -> None:
+    key = make_key(attempt=2)
+    answer = submit(operator, key, **FREE)
+    assert answer["Location"] == f"{LIST}{key.pk}/change/"
+    assert "Force-failed 1 key." in said(answer)
+    ended = IdempotencyKey.objects.get(pk=key.pk)
+    assert (ended.state, ended.failure) == ("failed", "the worker is gone")
+    decision = claim(key)
+    assert isinstance(decision, Won)
+    assert decision.lease.attempt == 3
+
+
+def test_freed_an_operation_resumes_at_its_recovery_point(
+    operator: Client, make_key: MakeKey
+) -> None:
+    context = {"operation": "payments.charge", "ttl": 1.0, "context": {"charge": 1}}
+    key = make_key("in_doubt", recovery_point="prepared", context=context)
+    submit(operator, key, **FREE)
+    decision = claim(key)
+    assert isinstance(decision, Won)
+    assert (decision.lease.key_id, decision.lease.recovery_point) == (key.pk, "prepared")
+    assert decision.lease.context == context
+
+
+@pytest.mark.parametrize("state", ["processing", "in_doubt"])
+def test_final_gives_every_retry_the_same_410(
+    operator: Client, make_key: MakeKey, state: str
+) -> None:
+    key = make_key(state)
+    submit(operator, key, **FINAL)
+    decision = claim(key)
+    assert isinstance(decision, Replay)
+    assert decision.response is not None
+    assert decision.response.status == 410
+    assert dict(decision.response.headers)["Content-Type"] == "application/problem+json"
+    document = json.loads(decision.response.body or b"")
+    assert document["code"] == "force_failed"
+    assert document["retry"] == "new_key"
+    assert document["status"] == 410
+    assert document["type"].endswith("/problems/force_failed/")
+    assert "gateway" not in json.dumps(document)  # the operator's reason stays inside
+    assert claim(key) == decision
+
+
+def test_the_stored_410_is_replayed_over_http(operator: Client, make_key: MakeKey) -> None:
+    from idempotency.http.recording import respond
+
+    key = make_key()
+    submit(operator, key, **FINAL)
+    replay = respond(claim(key).response, replayed=True)
+    assert replay.status_code == 410
+    assert replay["Idempotent-Replayed"] == "true"
+
+
+@pytest.mark.parametrize("choice", [FREE, FINAL])
+def test_it_is_written_to_the_admin_log_and_to_the_keys_events(
+    operator: Client, make_key: MakeKey, choice: dict[str, str]
+) -> None:
+    key = make_key(key="order-1", attempt=2)
+    submit(operator, key, **choice)
+    event = KeyEvent.objects.get()
+    assert (event.key_id, event.kind, event.attempt) == (key.pk, "force_failed", 2)
+    assert (event.actor, event.reason) == ("operator", choice["reason"])
+    entry = LogEntry.objects.get()
+    assert (entry.user.get_username(), entry.object_id) == ("operator", str(key.pk))
+    assert choice["reason"] in entry.change_message
+    assert ("final" in entry.change_message) is (choice is FINAL)
+    history = operator.get(f"{LIST}{key.pk}/history/").content.decode()
+    assert choice["reason"] in history
+    story = operator.get(f"{LIST}{key.pk}/change/").content.decode()
+    assert f"An operator ended attempt 2: {choice['reason']}" in story
+
+
+def test_it_is_refused_when_another_owner_took_over_meanwhile(
+    operator: Client, make_key: MakeKey
+) -> None:
+    key = make_key(lease=timedelta(seconds=-1))
+    page = operator.get(FORCE_FAIL, {"key": key.pk}).content.decode()
+    assert isinstance(claim(key), Won)  # between the page and the button
+    KeyEvent.objects.all().delete()
+    assert token(key) in page
+
+    answer = submit(operator, key, **FINAL)
+
+    assert "changed since you looked. It is now processing, attempt 2." in said(answer)
+    now = IdempotencyKey.objects.get(pk=key.pk)
+    assert (now.state, now.attempt) == ("processing", 2)
+    assert nothing_written()
+    assert not StoredResponse.objects.exists()
+
+
+def test_it_is_refused_when_the_work_completed_meanwhile(
+    operator: Client, make_key: MakeKey
+) -> None:
+    key = make_key()
+    get_store().complete(lease_of(key), CREATED, timedelta(days=1))
+    answer = submit(operator, key, **FREE)
+    assert "It is now succeeded" in said(answer)
+    decision = claim(key)
+    assert isinstance(decision, Replay)
+    assert decision.response == CREATED
+    assert nothing_written()
+
+
+def test_it_is_refused_when_the_key_was_released_meanwhile(
+    operator: Client, make_key: MakeKey
+) -> None:
+    key = make_key()
+    get_store().release(lease_of(key))
+    answer = submit(operator, key, **FREE)
+    assert "1 key is not there any more." in said(answer)
+    assert nothing_written()
+
+
+@pytest.mark.parametrize("choice", [FREE, FINAL])
+def test_a_live_worker_cannot_complete_a_key_that_was_force_failed(
+    operator: Client, make_key: MakeKey, choice: dict[str, str]
+) -> None:
+    key = make_key()
+    submit(operator, key, **choice)
+    for late in (
+        lambda: get_store().complete(lease_of(key), CREATED, timedelta(days=1)),
+        lambda: get_store().renew(lease_of(key), timedelta(minutes=5)),
+        lambda: get_store().release(lease_of(key)),
+    ):
+        with pytest.raises(LeaseLost):
+            late()
+
+
+def test_of_several_keys_those_that_changed_are_left_alone(
+    operator: Client, make_key: MakeKey
+) -> None:
+    first, second, third = make_key(key="a"), make_key(key="b"), make_key(key="c")
+    get_store().complete(lease_of(second), CREATED, timedelta(days=1))
+    answer = submit(operator, first, second, third, **FREE)
+    assert answer["Location"] == LIST
+    assert "Force-failed 2 keys." in said(answer)
+    assert "POST /v1/charges b changed since you looked" in said(answer)
+    states = IdempotencyKey.objects.order_by("key").values_list("state", flat=True)
+    assert list(states) == ["failed", "succeeded", "failed"]
+    assert LogEntry.objects.count() == KeyEvent.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    "forged", ["", "1", "x:y", "1:x", f"9999:{uuid.uuid4()}", f"-1:{uuid.uuid4()}"]
+)
+def test_a_token_that_no_page_wrote_ends_nothing(
+    operator: Client, make_key: MakeKey, forged: str
+) -> None:
+    make_key()
+    assert operator.post(FORCE_FAIL, {"token": forged, **FREE}).status_code == 302
+    assert IdempotencyKey.objects.get().state == "processing"
+    assert nothing_written()
+
+
+def test_no_key_is_ended_without_its_line_in_the_admin_log(
+    operator: Client, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise OperationalError("the log is full")
+
+    monkeypatch.setattr(IdempotencyKeyAdmin, "log_change", fail)
+    key = make_key()
+    answer = submit(operator, key, **FINAL)
+    assert "The database did not answer in time" in said(answer)
+    assert IdempotencyKey.objects.get().state == "processing"
+    assert nothing_written()
+    assert not StoredResponse.objects.exists()
+
+
+def test_the_action_of_the_list_asks_about_the_ticked_keys_and_no_others(
+    operator: Client, make_key: MakeKey
+) -> None:
+    ticked, other = make_key(key="ticked"), make_key(key="other")
+    answer = operator.post(
+        f"{LIST}?attention=stuck",
+        {
+            "action": "force_fail_selected",
+            "_selected_action": [str(ticked.pk)],
+            "select_across": "1",
+            "index": "0",
+        },
+    )
+    assert answer.status_code == 302
+    assert answer["Location"] == (
+        f"{FORCE_FAIL}?key={ticked.pk}&_changelist_filters=attention%3Dstuck"
+    )
+    page = operator.get(answer["Location"]).content.decode()
+    assert token(ticked) in page
+    assert token(other) not in page
+    assert {key.state for key in IdempotencyKey.objects.all()} == {"processing"}
+
+
+def test_the_action_is_not_offered_without_the_permission(
+    viewer: Client, operator: Client, make_key: MakeKey
+) -> None:
+    key = make_key()
+    assert b"force_fail_selected" in operator.get(LIST).content
+    assert b"force_fail_selected" not in viewer.get(LIST).content
+    data = {"action": "force_fail_selected", "_selected_action": [key.pk], "index": "0"}
+    assert FORCE_FAIL not in viewer.post(LIST, data).get("Location", "")
+
+
+def test_settled_keys_are_named_and_left_out(operator: Client, make_key: MakeKey) -> None:
+    done, running = make_key("succeeded", key="done"), make_key(key="running")
+    page = operator.get(f"{FORCE_FAIL}?key={done.pk}&key={running.pk}").content.decode()
+    assert "Already settled, and left alone" in page
+    assert token(done) not in page
+    assert token(running) in page
+    only = operator.get(f"{FORCE_FAIL}?key={done.pk}").content.decode()
+    assert "There is nothing to force-fail" in only
+    assert 'name="reason"' not in only
+
+
+WARNING = "Something may have happened outside this database"
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "warned"),
+    [
+        ("processing", {}, False),
+        ("processing", {"lease": timedelta(minutes=-1)}, False),
+        ("processing", {"recovery_point": "prepared"}, True),
+        ("in_doubt", {}, True),
+    ],
+)
+def test_the_page_warns_where_an_outside_effect_may_have_happened(
+    operator: Client, make_key: MakeKey, state: str, fields: dict[str, Any], warned: bool
+) -> None:
+    page = operator.get(FORCE_FAIL, {"key": make_key(state, **fields).pk}).content.decode()
+    assert (WARNING in page) is warned
+
+
+def test_the_page_says_when_freeing_would_lead_back_into_doubt(
+    operator: Client, make_key: MakeKey
+) -> None:
+    context = {"operation": "nobody.knows", "ttl": 1.0, "context": {}}
+    key = make_key("in_doubt", recovery_point="prepared", context=context)
+    page = operator.get(FORCE_FAIL, {"key": key.pk}).content.decode()
+    assert "freed, a retry leads into doubt again" in page
+    plain = operator.get(FORCE_FAIL, {"key": make_key().pk}).content.decode()
+    assert "freed, a retry leads into doubt again" not in plain

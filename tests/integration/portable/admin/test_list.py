@@ -1,0 +1,351 @@
+"""The keys' list: what it shows, what it finds, and what it never asks the database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models.expressions import RawSQL
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import NoReverseMatch, reverse
+
+from idempotency.admin import IdempotencyKeyAdmin, filters
+from idempotency.core.keys import log_digest
+from idempotency.models import IdempotencyKey, KeyEvent
+
+MakeKey = Callable[..., IdempotencyKey]
+LIST = "/admin/idempotency/idempotencykey/"
+EVENTS = "/admin/idempotency/keyevent/"
+OVER = timedelta(minutes=-2)
+
+
+def keys_shown(client: Client, query: str = "") -> list[str]:
+    page = client.get(LIST + query)
+    assert page.status_code == 200, page
+    return [key.key for key in page.context["cl"].result_list]
+
+
+def link(page: Any, rel: str) -> str | None:
+    found = re.search(rf'<a href="([^"]*)" rel="{rel}"', page.content.decode())
+    return None if found is None else unescape(found[1])
+
+
+def about_keys(queries: CaptureQueriesContext) -> list[str]:
+    return [query["sql"] for query in queries if "idempotency_" in query["sql"]]
+
+
+def test_each_column_says_how_the_key_stands(viewer: Client, make_key: MakeKey) -> None:
+    make_key(key="running", attempt=2)
+    make_key(key="abandoned", lease=OVER)
+    make_key("in_doubt", key="unclear")
+    make_key("succeeded", key="done", expires=timedelta(hours=-1))
+
+    page = viewer.get(LIST).content.decode()
+    rows = {
+        key: re.split(f">{key}</span>", page)[0].rsplit("<tr", 1)[1]
+        for key in ("running", "abandoned", "unclear", "done")
+    }
+    after = {key: page.split(f">{key}</span>")[1].split("</tr>")[0] for key in rows}
+
+    assert "processing" in rows["running"]
+    assert "stuck" not in rows["running"]
+    assert ">2</td>" in after["running"]
+    assert "3 min 0 s" in after["running"]
+    assert ">25 s<" in after["running"]
+    assert "stuck" in rows["abandoned"]
+    assert "over for 2 min 0 s" in after["abandoned"]
+    assert "in doubt" in rows["unclear"]
+    assert "succeeded" in rows["done"]
+    assert "expired" in rows["done"]
+
+
+def test_paging_never_counts_and_reads_one_page_at_a_time(
+    viewer: Client, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IdempotencyKeyAdmin, "list_per_page", 3)
+    for number in range(8):
+        make_key(key=f"key-{number}")
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        page = viewer.get(LIST)
+    sql = about_keys(queries)
+    assert not [statement for statement in sql if "COUNT(" in statement.upper()]
+    listing = [statement for statement in sql if '"digest"' in statement]
+    assert len(listing) == 1
+    assert 'ORDER BY "idempotency_idempotencykey"."id" DESC LIMIT 4' in listing[0]
+    assert len(sql) <= 3, sql  # the page, the greatest id, the routes of the newest keys
+    assert len(queries) <= 12
+    assert link(page, "prev") is None
+
+
+def test_every_key_is_on_exactly_one_page_both_ways(
+    viewer: Client, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IdempotencyKeyAdmin, "list_per_page", 3)
+    for number in range(8):
+        make_key(key=f"key-{number}")
+    pages, query = [], ""
+    while True:
+        page = viewer.get(LIST + query)
+        pages.append([key.key for key in page.context["cl"].result_list])
+        older = link(page, "next")
+        if older is None:
+            break
+        query = older
+    assert pages == [["key-7", "key-6", "key-5"], ["key-4", "key-3", "key-2"], ["key-1", "key-0"]]
+
+    newer = link(page, "prev")
+    assert newer is not None
+    assert keys_shown(viewer, newer) == pages[1]
+    first = link(viewer.get(LIST + newer), "prev")
+    assert first is not None
+    assert keys_shown(viewer, first) == pages[0]
+
+
+def test_keys_that_arrive_meanwhile_do_not_shift_the_older_page(
+    viewer: Client, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IdempotencyKeyAdmin, "list_per_page", 2)
+    for number in range(4):
+        make_key(key=f"key-{number}")
+    older = link(viewer.get(LIST), "next")
+    make_key(key="late")
+    assert older is not None
+    assert keys_shown(viewer, older) == ["key-1", "key-0"]
+
+
+def test_changing_a_filter_leaves_the_place_in_the_list(viewer: Client, make_key: MakeKey) -> None:
+    key = make_key()
+    page = viewer.get(f"{LIST}?older={key.pk + 1}").content.decode()
+    choices = re.findall(r'href="(\?[^"]*attention=[^"]*)"', page)
+    assert choices
+    assert not [choice for choice in choices if "older" in choice]
+
+
+@pytest.mark.parametrize("place", ["x", "", "1,2", "-", "9" * 40])
+def test_a_place_that_is_none_does_no_harm(viewer: Client, make_key: MakeKey, place: str) -> None:
+    make_key(key="there")
+    page = viewer.get(LIST, {"older": place}, follow=True)
+    assert page.status_code == 200
+    assert b"there" in page.content
+
+
+@pytest.mark.parametrize("order", ["1", "-2", "3.4", "6", "-9"])
+def test_no_parameter_orders_by_a_column_without_an_index(
+    viewer: Client, make_key: MakeKey, order: str
+) -> None:
+    make_key(key="older", route="POST /z", tenant="z")
+    make_key(key="newer", route="POST /a", tenant="a")
+    assert keys_shown(viewer, f"?o={order}") == ["newer", "older"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("?attention=stuck", ["stuck"]),
+        ("?attention=taken_over", ["second"]),
+        ("?attention=in_doubt", ["doubtful"]),
+        ("?attention=nonsense", ["failed", "done", "doubtful", "second", "stuck", "running"]),
+        ("?state__exact=processing", ["second", "stuck", "running"]),
+        ("?state__exact=failed", ["failed"]),
+        ("?route=POST+%2Fv1%2Frefunds", ["done"]),
+        ("?route=POST+%2Fv1%2Fcharges&attention=stuck", ["stuck"]),
+    ],
+)
+def test_filters_narrow_the_list(
+    viewer: Client, make_key: MakeKey, query: str, expected: list[str]
+) -> None:
+    make_key(key="running")
+    make_key(key="stuck", lease=OVER)
+    make_key(key="second", attempt=2)
+    make_key("in_doubt", key="doubtful")
+    make_key("succeeded", key="done", route="POST /v1/refunds")
+    make_key("failed", key="failed")
+    assert keys_shown(viewer, query) == expected
+
+
+def test_the_route_filter_offers_the_routes_of_the_newest_keys_and_keeps_a_chosen_one(
+    viewer: Client, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_key(route="POST /rare")
+    make_key(route="POST /b")
+    make_key(route="POST /a")
+    monkeypatch.setattr(filters, "RECENT_KEYS", 2)
+
+    def offered(query: str) -> list[str]:
+        specs = viewer.get(LIST + query).context["cl"].filter_specs
+        return [
+            value for spec in specs if spec.title == "route" for value, _ in spec.lookup_choices
+        ]
+
+    assert offered("") == ["POST /a", "POST /b"]
+    assert offered("?route=POST+%2Frare") == ["POST /a", "POST /b", "POST /rare"]
+
+
+def test_search_finds_the_exact_key_only(viewer: Client, make_key: MakeKey) -> None:
+    make_key(key="order-1")
+    make_key(key="order-11")
+    assert keys_shown(viewer, "?q=order-1") == ["order-1"]
+    assert keys_shown(viewer, "?q=ORDER-1") == []
+    assert keys_shown(viewer, "?q=order") == []
+    assert keys_shown(viewer, "?q=%25") == []
+
+
+def test_search_by_account_and_key_goes_through_the_digest(
+    viewer: Client, make_key: MakeKey
+) -> None:
+    make_key(key="order-1", tenant="acct_globex")
+    make_key(key="order-1", tenant="acct_acme")
+    make_key(key="order-1", tenant="acct_acme", route="POST /v1/refunds")
+    with CaptureQueriesContext(connection) as queries:
+        page = viewer.get(LIST, {"q": "acct_acme order-1"})
+    found = page.context["cl"].result_list
+    assert [(key.tenant, key.route) for key in found] == [
+        ("acct_acme", "POST /v1/refunds"),
+        ("acct_acme", "POST /v1/charges"),
+    ]
+    [listing] = [sql for sql in about_keys(queries) if "LIMIT 51" in sql]
+    assert '"digest" IN' in listing
+    assert "LIKE" not in listing.upper()
+    assert keys_shown(viewer, "?q=acct_acme+order-2") == []
+
+
+def test_search_by_the_digest_that_logs_show(viewer: Client, make_key: MakeKey) -> None:
+    key = make_key(key="secret-of-the-client")
+    make_key()
+    shown = log_digest(bytes(key.digest))
+    assert keys_shown(viewer, f"?q={shown}") == ["secret-of-the-client"]
+    assert keys_shown(viewer, f"?q={shown.upper()}") == ["secret-of-the-client"]
+    assert keys_shown(viewer, f"?q={bytes(key.digest).hex()}") == ["secret-of-the-client"]
+    assert keys_shown(viewer, f"?q={shown[:11]}") == []
+
+
+def test_a_key_that_looks_like_a_digest_is_found_all_the_same(
+    viewer: Client, make_key: MakeKey
+) -> None:
+    make_key(key="0123456789abcdef")
+    assert keys_shown(viewer, "?q=0123456789abcdef") == ["0123456789abcdef"]
+
+
+@pytest.mark.postgresql
+def test_a_query_that_takes_too_long_is_given_up(
+    viewer: Client, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_key(key="there")
+    ordinary = IdempotencyKeyAdmin.get_queryset
+
+    def slow(self: Any, request: Any) -> Any:
+        # For ever, in effect: only the bound ends it.
+        return ordinary(self, request).annotate(slow=RawSQL("pg_sleep(600)::text", []))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IdempotencyKeyAdmin, "get_queryset", slow)
+        patch.setattr(IdempotencyKeyAdmin, "statement_timeout", timedelta(milliseconds=50))
+        page = viewer.get(LIST)
+    assert page.status_code == 200
+    assert b"The database gave the query up" in page.content
+    assert b"there" not in page.content
+    assert keys_shown(viewer) == ["there"]
+
+
+@pytest.mark.postgresql
+def test_the_bound_of_the_list_does_not_outlive_it(viewer: Client) -> None:
+    def bound() -> str:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW statement_timeout")
+            return str(cursor.fetchone()[0])
+
+    before = bound()
+    assert keys_shown(viewer) == []
+    assert bound() == before
+
+
+def test_markup_in_a_key_is_text(viewer: Client, make_key: MakeKey) -> None:
+    make_key(key="<script>alert(1)</script>", route='POST /"><img src=x>', tenant="<b>bold</b>")
+    page = viewer.get(LIST, {"q": "<script>alert(1)</script>"}).content
+    assert b"&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert b"<script>alert" not in page
+    assert b"<img src=x" not in page
+    assert b"<b>bold" not in page
+
+
+def test_the_list_needs_the_permission_to_view_keys(staff: Callable[..., Client]) -> None:
+    assert staff("force_fail_idempotencykey").get(LIST).status_code == 403
+    assert Client().get(LIST).status_code == 302
+
+
+def test_stored_responses_have_no_list_of_their_own(root: Client) -> None:
+    with pytest.raises(NoReverseMatch):
+        reverse("admin:idempotency_storedresponse_changelist")
+    assert root.get("/admin/idempotency/storedresponse/").status_code == 404
+
+
+@pytest.mark.parametrize("path", [LIST, EVENTS])
+def test_nothing_can_be_added_changed_or_deleted_whatever_the_rights(
+    root: Client, make_key: MakeKey, path: str
+) -> None:
+    key = make_key("succeeded")
+    assert root.get(f"{path}add/").status_code in (403, 404)
+    assert b"delete_selected" not in root.get(path).content
+    if path == LIST:
+        assert root.post(f"{LIST}{key.pk}/change/", {"state": "failed"}).status_code == 403
+        assert root.get(f"{LIST}{key.pk}/delete/").status_code == 403
+        assert root.post(f"{LIST}{key.pk}/delete/", {"post": "yes"}).status_code == 403
+    data = {"action": "delete_selected", "_selected_action": [key.pk], "post": "yes"}
+    root.post(path, data)
+    assert IdempotencyKey.objects.get().state == "succeeded"
+
+
+def test_the_events_of_one_key_are_listed_without_counting(
+    viewer: Client, make_key: MakeKey, make_event: Callable[..., KeyEvent]
+) -> None:
+    key, other = make_key(), make_key()
+    make_event(key, "takeover", attempt=2)
+    make_event(key, "force_failed", actor="maria", reason="<i>asked</i> the gateway")
+    make_event(other, "reclaimed", reason="of another key")
+    with CaptureQueriesContext(connection) as queries:
+        page = viewer.get(EVENTS, {"key_id": key.pk})
+    kinds = [event.kind for event in page.context["cl"].result_list]
+    assert kinds == ["force_failed", "takeover"]
+    assert b"&lt;i&gt;asked&lt;/i&gt;" in page.content
+    sql = about_keys(queries)
+    assert not [statement for statement in sql if "COUNT(" in statement.upper()]
+    assert [
+        event.key_id for event in viewer.get(EVENTS, {"q": str(other.pk)}).context["cl"].result_list
+    ] == [other.pk]
+    assert viewer.get(EVENTS, {"q": "no number"}).context["cl"].result_list == []
+
+
+def test_events_page_by_day_and_number(
+    viewer: Client,
+    make_key: MakeKey,
+    make_event: Callable[..., KeyEvent],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from idempotency.admin import KeyEventAdmin
+
+    monkeypatch.setattr(KeyEventAdmin, "list_per_page", 2)
+    key = make_key()
+    today = [make_event(key, "takeover", attempt=number) for number in range(3)]
+    tomorrow = today[0].day + timedelta(days=1)
+    late = make_event(key, "reclaimed", day=tomorrow)
+    early = make_event(key, "takeover", attempt=9)
+    shown, query = [], ""
+    while query is not None:
+        page = viewer.get(EVENTS + query)
+        shown.append([event.pk for event in page.context["cl"].result_list])
+        query = link(page, "next")
+    numbers = [event.pk for event in today]
+    assert shown == [[late.pk, early.pk], [numbers[2], numbers[1]], [numbers[0]]]
+
+
+def test_an_event_has_no_page_of_its_own(root: Client, make_key: MakeKey) -> None:
+    with pytest.raises(NoReverseMatch):
+        reverse("admin:idempotency_keyevent_change", args=[1])
