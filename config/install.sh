@@ -34,11 +34,10 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 rm -f "$venv/installed"
 
-if command -v uv >/dev/null 2>&1; then
-    install() { VIRTUAL_ENV=$venv uv pip install --quiet "$@"; }
-else
-    install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
-fi
+with_pip() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@"; }
+# uv knows nothing of pip's configuration (a proxy's certificate, say): pip is its fallback.
+with_uv() { command -v uv >/dev/null 2>&1 && VIRTUAL_ENV=$venv uv pip install --quiet "$@"; }
+install() { with_uv "$@" || with_pip "$@"; }
 
 echo "Installing the packages of constraints.txt (under a minute on most networks)"
 # The lock is complete, so nothing is left to resolve.
