@@ -281,7 +281,12 @@ structlog.configure(
     cache_logger_on_first_use=True,
 )
 _renderers = {
-    "console": [structlog.dev.ConsoleRenderer(colors=False)],
+    # Plain tracebacks: rich's take a second each and show the values of local variables.
+    "console": [
+        structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        )
+    ],
     "json": [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
 }
 LOGGING = {
