@@ -331,7 +331,7 @@ class LedgerTransaction(models.Model):
         Charge, models.PROTECT, related_name="postings", null=True, blank=True, db_index=False
     )
     refund = models.ForeignKey(
-        Refund, models.PROTECT, related_name="postings", null=True, blank=True, db_index=False
+        Refund, models.PROTECT, related_name="postings", null=True, blank=True
     )
     transfer = models.ForeignKey(
         Transfer, models.PROTECT, related_name="postings", null=True, blank=True, db_index=False

@@ -333,7 +333,6 @@ class Migration(migrations.Migration):
                     "refund",
                     models.ForeignKey(
                         blank=True,
-                        db_index=False,
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="postings",

@@ -1,0 +1,191 @@
+"""The admin: everything to see, nothing to change. Money moves through the API alone."""
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+
+from payments import currencies, models
+
+if TYPE_CHECKING:
+    # Generic for the type checker only.
+    _ModelAdmin = admin.ModelAdmin[Any]
+    _Paginator = Paginator[Any]
+    _TabularInline = admin.TabularInline[Any, Any]
+else:
+    _ModelAdmin, _Paginator, _TabularInline = admin.ModelAdmin, Paginator, admin.TabularInline
+
+
+class BoundedPaginator(_Paginator):
+    """Counts no further than this, so that a list of millions opens as fast as a short one."""
+
+    limit = 1000
+
+    @cached_property
+    def count(self) -> int:
+        rows = self.object_list
+        assert isinstance(rows, QuerySet)  # noqa: S101 - the admin's lists are
+        return rows.order_by()[: self.limit].count()
+
+
+class ReadOnlyAdmin(_ModelAdmin):
+    """Nobody adds, changes or deletes here, whatever their permissions."""
+
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 50
+    view_on_site = False
+    ordering = ("-id",)
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class ReadOnlyInline(_TabularInline):
+    extra = 0
+    can_delete = False
+    show_change_link = True
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+def link(target: Model | None) -> str:
+    """A link to the admin page of another object."""
+    if target is None:
+        return "-"
+    url = reverse(f"admin:{target._meta.label_lower.replace('.', '_')}_change", args=[target.pk])
+    return format_html('<a href="{}">{}</a>', url, target)
+
+
+class PostingInline(ReadOnlyInline):
+    """The ledger's side of a charge, refund or transfer; the way back is on its own page."""
+
+    model = models.LedgerTransaction
+    fields = readonly_fields = ("kind", "created")
+
+
+class MovementAdmin(ReadOnlyAdmin):
+    """What charges, refunds and transfers have in common."""
+
+    inlines = [PostingInline]
+    search_fields = ("public_id__exact",)
+    search_help_text = _("An id, whole.")
+    sortable_by = ()
+
+    @admin.display(description=_("amount"))
+    def money(self, movement: models.Movement) -> str:
+        return currencies.format_amount(amount=movement.amount, currency=movement.currency)
+
+
+@admin.register(models.Merchant)
+class MerchantAdmin(ReadOnlyAdmin):
+    list_display = ("public_id", "name", "created")
+    search_fields = ("public_id__exact", "name")
+
+
+@admin.register(models.ApiKey)
+class ApiKeyAdmin(ReadOnlyAdmin):
+    list_display = ("prefix", "merchant", "created", "revoked")
+    list_select_related = ("merchant",)
+    # The digest says nothing to people, and is no business of theirs.
+    fields = ("prefix", "merchant", "created", "revoked")
+
+
+class RefundInline(ReadOnlyInline):
+    model = models.Refund
+    fields = readonly_fields = ("public_id", "status", "amount", "currency", "created")
+
+
+@admin.register(models.Charge)
+class ChargeAdmin(MovementAdmin):
+    list_display = ("public_id", "status", "money", "merchant", "created")
+    list_filter = ("status",)
+    list_select_related = ("merchant",)
+    inlines = [RefundInline, PostingInline]
+
+
+@admin.register(models.Refund)
+class RefundAdmin(MovementAdmin):
+    list_display = ("public_id", "status", "money", "charge", "created")
+    list_filter = ("status",)
+    list_select_related = ("charge",)
+
+
+@admin.register(models.Transfer)
+class TransferAdmin(MovementAdmin):
+    list_display = ("public_id", "money", "sender", "recipient", "created")
+    list_select_related = ("sender", "recipient")
+
+
+@admin.register(models.WebhookEndpoint)
+class WebhookEndpointAdmin(ReadOnlyAdmin):
+    list_display = ("endpoint_id", "merchant", "url", "updated")
+    list_select_related = ("merchant",)
+
+
+@admin.register(models.LedgerAccount)
+class LedgerAccountAdmin(ReadOnlyAdmin):
+    list_display = ("__str__", "kind", "currency", "balance")
+    list_filter = ("kind",)
+    list_select_related = ("merchant",)
+    fields = ("kind", "merchant", "currency", "balance", "entries")
+    readonly_fields = ("entries",)
+
+    @admin.display(description=_("entries"))
+    def entries(self, account: models.LedgerAccount) -> str:
+        url = reverse("admin:payments_ledgerentry_changelist")
+        return format_html(
+            '<a href="{}?account__id__exact={}">{}</a>', url, account.pk, _("Show them")
+        )
+
+
+class EntryInline(ReadOnlyInline):
+    model = models.LedgerEntry
+    fields = readonly_fields = ("account", "amount")
+
+
+@admin.register(models.LedgerTransaction)
+class LedgerTransactionAdmin(ReadOnlyAdmin):
+    list_display = ("id", "kind", "about", "created")
+    list_filter = ("kind",)
+    list_select_related = ("charge", "refund", "transfer")
+    sortable_by = ()
+    fields = ("kind", "about", "created")
+    readonly_fields = ("about",)
+    inlines = [EntryInline]
+
+    @admin.display(description=_("about"))
+    def about(self, posting: models.LedgerTransaction) -> str:
+        subject = posting.charge or posting.refund or posting.transfer
+        if subject is None:
+            return "-"
+        route = f"admin:{subject._meta.app_label}_{subject._meta.model_name}_change"
+        return format_html('<a href="{}">{}</a>', reverse(route, args=[subject.pk]), subject)
+
+
+@admin.register(models.LedgerEntry)
+class LedgerEntryAdmin(ReadOnlyAdmin):
+    list_display = ("id", "transaction", "account", "amount")
+    list_select_related = ("transaction", "account__merchant")
+    sortable_by = ()
+
+    # For the links of accounts. A filter beside the list would name every account there is.
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
+        return lookup == "account__id__exact" or super().lookup_allowed(lookup, value, request)
