@@ -65,7 +65,7 @@ class IdempotencyMixin:
     @classmethod
     def get_idempotency_policy(cls) -> Policy:
         """The view's policy: its ``idempotency_*`` attributes over the settings."""
-        return _policy(cls, settings())
+        return _policy(cls, settings())  # type: ignore[arg-type]
 
     def get_idempotency_key(self, policy: Policy) -> str | None:
         """The request's key; None when it has none and needs none. Raises KeyMissing or
