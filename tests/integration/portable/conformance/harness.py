@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from django.db import connections
+from django.db import connection, connections
 
 from idempotency.core.decisions import Claim, Decision, Lease, Won
 from idempotency.core.keys import Scope
@@ -132,3 +133,46 @@ def interrupted(using: str, work: Callable[[], Any], *, after: int = 1) -> Itera
     with connections[using].execute_wrapper(pause):
         yield statements
     assert "-- somebody else" in statements, statements
+
+
+class _Behind:
+    """Work in another session that is going to wait for a lock of this one."""
+
+    def __init__(self, work: Callable[[], Any], pool: ThreadPoolExecutor) -> None:
+        self._work, self._pool = work, pool
+        self._future: Future[Any]
+
+    def start(self) -> None:
+        """Start the work and return once its session waits for a lock that is held."""
+        pid: Future[int] = Future()
+
+        def run() -> Any:
+            try:
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT pg_backend_pid()")
+                    pid.set_result(cursor.fetchone()[0])
+                return self._work()
+            finally:
+                connections.close_all()
+
+        self._future = self._pool.submit(run)
+        deadline = time.monotonic() + PATIENCE
+        with connection.cursor() as cursor:
+            while time.monotonic() < deadline:
+                cursor.execute(
+                    "SELECT cardinality(pg_blocking_pids(%s)) > 0", [pid.result(PATIENCE)]
+                )
+                if cursor.fetchone() == (True,):
+                    return
+        raise AssertionError("nothing waited for a lock")
+
+    @property
+    def value(self) -> Any:
+        return self._future.result(PATIENCE)
+
+
+@contextmanager
+def behind_a_lock(work: Callable[[], Any]) -> Iterator[_Behind]:
+    """``start`` what has to wait for this session's transaction; its ``value`` is there later."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        yield _Behind(work, pool)
