@@ -7,6 +7,9 @@ from django.http.response import HttpResponseBase
 
 from idempotency.core.responses import REPLAY_MARKER, RecordedResponse, stored_headers
 
+#: RFC 9110: the stream of such an answer is empty, whatever it would say.
+_WITHOUT_BODY = frozenset({204, 205, 304})
+
 
 def record(response: HttpResponseBase) -> RecordedResponse:
     """The answer as it would be kept. A stream can be read only once, by its first reader: it is
@@ -16,7 +19,8 @@ def record(response: HttpResponseBase) -> RecordedResponse:
     """
     headers = stored_headers(response.items())
     if response.streaming:
-        return RecordedResponse(response.status_code, headers, None)
+        body = b"" if response.status_code in _WITHOUT_BODY else None
+        return RecordedResponse(response.status_code, headers, body)
     assert isinstance(response, HttpResponse)  # noqa: S101  what does not stream has content
     return RecordedResponse(response.status_code, headers, response.content)
 
