@@ -30,6 +30,7 @@ def api(db: None, settings: Any) -> Iterator[Api]:
     from tests.integration.portable.api import Api
 
     settings.ROOT_URLCONF = "tests.integration.portable.urls"
+    settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": "rest_framework.views.exception_handler"}
     views.reset()
     yield Api()
     views.reset()
