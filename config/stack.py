@@ -59,8 +59,8 @@ class Stack:
         self.env = _environment()
         self.servers: list[embedded.Server] = []
         self.services: list[Service] = []
-        #: What seed_demo says of the merchants it made.
-        self.seeded = ""
+        #: The merchants and users that seed_demo made.
+        self.seeded: dict[str, list[dict[str, str]]] = {}
 
     def start(self) -> None:
         """Start everything and wait until it answers."""
@@ -93,6 +93,7 @@ class Stack:
             "pid": os.getpid(),
             "url": self.url,
             "gateway": self.env["GATEWAY_URL"],
+            **self.seeded,
             "pids": {one.name: one.process.pid for one in self.services if one.process},
             "environment": {name: self.env[name] for name in names},
         }
@@ -100,14 +101,15 @@ class Stack:
 
     def _start_servers(self) -> None:
         logs = DATA / "logs"
-        if not self.env.get("DATABASE_URL"):
-            postgres = embedded.Postgres(DATA / "postgres", log=logs / "postgres.log")
-            self._start_server(postgres, "DATABASE_URL")
-        if not self.env.get("REDIS_URL"):
-            valkey = embedded.Valkey(DATA / "valkey", log=logs / "valkey.log")
-            self._start_server(valkey, "REDIS_URL")
+        postgres = embedded.Postgres(DATA / "postgres", log=logs / "postgres.log")
+        self._start_server(postgres, "DATABASE_URL")
+        valkey = embedded.Valkey(DATA / "valkey", log=logs / "valkey.log")
+        self._start_server(valkey, "REDIS_URL")
 
     def _start_server(self, server: embedded.Server, variable: str) -> None:
+        if self.env.get(variable):
+            say(f"Using {variable} instead of a {server.name} of its own")
+            return
         say(f"Starting {server.name}")
         self._running.enter_context(server)
         self.servers.append(server)
@@ -125,11 +127,11 @@ class Stack:
         service = Service(name, command, dict(self.env), log, grace, cwd=ROOT)
         self.services.append(self._running.enter_context(service))
 
-    def _prepare(self) -> str:
-        """Bring the database up to date; return what the seed says."""
-        log = DATA / "logs" / "prepare.log"
+    def _prepare(self) -> dict[str, list[dict[str, str]]]:
+        """Bring the database up to date and seed it; return who is in it."""
+        log, result = DATA / "logs" / "prepare.log", DATA / "seed.json"
         with log.open("wb") as output:
-            command = [sys.executable, "-m", "config.prepare"]
+            command = [sys.executable, "-m", "config.prepare", str(result)]
             process = tether.start(command, log=output, env=self.env, cwd=ROOT)
         try:
             failed = process.wait() != 0
@@ -138,7 +140,8 @@ class Stack:
             process.wait()
         if failed:
             raise StackError(f"The database could not be prepared; {log} ends:\n{tail(log)}")
-        return log.read_text()
+        seeded: dict[str, list[dict[str, str]]] = json.loads(result.read_text())
+        return seeded
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -185,13 +188,22 @@ Started in {seconds:.1f} s. Logs: {DATA / "logs"}. Ctrl-C stops it.
   API:     {stack.url}/api/docs/
   Admin:   {stack.url}/admin/
 
-{stack.seeded.rstrip()}
+{_accounts(stack)}
 
 A charge, to paste; pasted again it is the same charge:
 
 curl -i {stack.url}/v1/charges -H 'Authorization: Bearer sk_test_acme' \
 -H 'Idempotency-Key: {key}' -H 'Content-Type: application/json' -d '{body}'
 """)
+
+
+def _accounts(stack: Stack) -> str:
+    lines = [
+        f"  {one['name'] + ':':<8} {one['account']}, API key {one['api_key']}"
+        for one in stack.seeded["merchants"]
+    ]
+    users = (f"{one['username']}/{one['password']}" for one in stack.seeded["users"])
+    return "\n".join([*lines, f"  Users:   {', '.join(users)}"])
 
 
 def _environment() -> dict[str, str]:

@@ -157,8 +157,11 @@ def test_it_prints_what_one_needs(stack: Run) -> None:
     assert re.search(r"^Ready: http://127\.0\.0\.1:\d+$", text, re.MULTILINE)
     assert re.search(r"gateway.*http://127\.0\.0\.1:\d+", text, re.IGNORECASE)
     assert re.search(r"in \d+\.\d s", text)
-    for word in ("sk_test_acme", "sk_test_globex", "admin", "acct_"):
+    for word in ("sk_test_acme", "sk_test_globex", "admin/admin"):
         assert word in text
+    accounts = {merchant["account"] for merchant in stack.state()["merchants"]}
+    assert set(re.findall(r"acct_\w+", text)) == accounts
+    assert len(accounts) == 2
 
 
 def test_its_gateway_its_api_page_and_its_admin_answer(stack: Run) -> None:
