@@ -194,5 +194,5 @@ class Migration(migrations.Migration):
         RunPostgresFile("record_event_v1", undo="DROP FUNCTION idempotency_record_event_v1"),
         RunPostgresFile("claim_v1", undo="DROP FUNCTION idempotency_claim_v1"),
         RunPostgresFile("complete_v1", undo="DROP FUNCTION idempotency_complete_v1"),
-        RunPostgresFile("first_days_v1", undo="SELECT 1"),
+        RunPostgresFile("first_days_v1", undo="forget_days_v1"),
     ]

@@ -42,7 +42,10 @@ class CreateDayPartitioned(migrations.CreateModel):
 
 
 class RunPostgresFile(Operation):
-    """Runs ``sql/<name>.sql`` on PostgreSQL and ``undo`` on the way back; nothing elsewhere."""
+    """Runs ``sql/<name>.sql`` on PostgreSQL and ``undo`` on the way back; nothing elsewhere.
+
+    ``undo`` is a statement, or the name of another file.
+    """
 
     reversible = True
     reduces_to_sql = True
@@ -61,7 +64,7 @@ class RunPostgresFile(Operation):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        self._run(app_label, schema_editor, (SQL / f"{self.name}.sql").read_text())
+        self._run(app_label, schema_editor, self._text(self.name))
 
     def database_backwards(
         self,
@@ -70,10 +73,14 @@ class RunPostgresFile(Operation):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        self._run(app_label, schema_editor, self.undo)
+        self._run(app_label, schema_editor, self._text(self.undo))
 
     def describe(self) -> str:
         return f"Run {self.name}.sql on PostgreSQL"
+
+    @staticmethod
+    def _text(sql: str) -> str:
+        return (SQL / f"{sql}.sql").read_text() if sql.isidentifier() else sql
 
     def _run(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, sql: str) -> None:
         connection = schema_editor.connection
