@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import pytest
 from django.db import connection, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from idempotency.models import IdempotencyKey
 from idempotency.stores import clock
+from tests.integration.portable import views
 
 T = TypeVar("T")
 
@@ -118,6 +120,22 @@ def key_of(name: str) -> IdempotencyKey:
 
 def keys() -> int:
     return IdempotencyKey.objects.count()
+
+
+class Killed(BaseException):
+    """As if the process ended here: nothing above catches it."""
+
+
+def kill(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def abandon(api: Api, path: str, body: Any, key: str) -> None:
+    """Leave a key as a killed process leaves it: claimed, the work rolled back, nobody there."""
+    views.before_work = kill
+    with pytest.raises(Killed):
+        api.post(path, body, key)
+    views.reset()
 
 
 def end_lease(name: str) -> None:
