@@ -174,7 +174,7 @@ def days_ahead(using: str) -> int | None:
 
     Zero means that the first payment after midnight, UTC, has to create its day itself.
     """
-    if connections[using].vendor != "postgresql":
+    if connections[using].vendor != "postgresql" or not _installed(using):
         return None
     today = database_now(using).date()
     attached = _attached(list_partitions(using))
@@ -243,6 +243,13 @@ def database_now(using: str) -> datetime:
     return now.astimezone(UTC)
 
 
+def _installed(using: str) -> bool:
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [RESPONSES])
+        installed: bool = cursor.fetchone()[0]
+    return installed
+
+
 def _attached(partitions: list[Partition]) -> dict[str, set[date]]:
     days: dict[str, set[date]] = {parent: set() for parent in PARENTS}
     for partition in partitions:
@@ -302,12 +309,14 @@ def _needed(using: str, step: Step) -> bool:
 def _apply_step(using: str, step: Step) -> str:
     """Carry one step out. Returns what went wrong, or nothing."""
     try:
-        _APPLY[step.action](using, step)
+        problem = _APPLY[step.action](using, step) or ""
     except Error as error:
-        logger.warning("could not %s: %s", step, error)
-        return str(error).strip() or type(error).__name__
-    logger.info("partitions: %s", step)
-    return ""
+        problem = str(error).strip() or type(error).__name__
+    if problem:
+        logger.warning("could not %s: %s", step, problem)
+    else:
+        logger.info("partitions: %s", step)
+    return problem
 
 
 def _create(using: str, step: Step) -> None:
@@ -323,18 +332,17 @@ def _finalize(using: str, step: Step) -> None:
     _execute(using, f"ALTER TABLE {step.parent} DETACH PARTITION {step.table} FINALIZE")
 
 
-def _drop(using: str, step: Step) -> None:
+def _drop(using: str, step: Step) -> str | None:
     """Drop a detached day, unless a key came to need it after the plan was made."""
     with transaction.atomic(using=using):
-        needed = _needed(using, step)
-        if not needed:
+        if not _needed(using, step):
             _execute(using, f"DROP TABLE {step.table}")
-    if needed:
-        logger.warning("kept %s: a key needs it", step.table)
-        _create(using, step)
+            return None
+    _create(using, step)
+    return "a key came to need it, so it was attached again"
 
 
-_APPLY: dict[Action, Callable[[str, Step], None]] = {
+_APPLY: dict[Action, Callable[[str, Step], str | None]] = {
     Action.CREATE: _create,
     Action.ATTACH: _create,
     Action.FINALIZE: _finalize,
