@@ -18,7 +18,7 @@ import pytest
 
 from config import embedded
 
-pytest_plugins = ["tests.plugins.gateway"]
+pytest_plugins = ["tests.plugins.gateway", "tests.plugins.measured"]
 
 servers = pytest.StashKey[contextlib.ExitStack]()
 

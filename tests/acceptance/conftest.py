@@ -1,0 +1,56 @@
+"""Fixtures that start the product; each module pays for a start once."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.product import Product, Seeded, drop, seed
+from tests.plugins.gateway import GatewayProcess
+
+
+# A line for each of thousands of requests would bury what a failed test has to say.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+
+@pytest.fixture(scope="session")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
+    """A database as `make run` leaves it, to be copied."""
+    made = seed(os.environ["DATABASE_URL"], tmp_path_factory.mktemp("seeded"))
+    yield made
+    drop(made.url)
+
+
+@pytest.fixture(scope="module")
+def make_product(
+    seeded: Seeded, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Product]]:
+    """Makes products that have not started, each with a database and a gateway of its own."""
+    made: list[Product] = []
+
+    def make(**env: str) -> Product:
+        folder = tmp_path_factory.mktemp("product")
+        gateway = GatewayProcess(folder / "gateway.sqlite3")
+        gateway.start()
+        made.append(Product(folder, seeded.copy(), seeded.accounts, gateway, **env))
+        return made[-1]
+
+    yield make
+    for product in made:
+        product.stop()
+        product.gateway.close()
+        drop(product.database)
+
+
+@pytest.fixture(scope="module")
+def product(make_product: Callable[..., Product], request: pytest.FixtureRequest) -> Product:
+    """The product of a module; the module's PRODUCT may hold environment variables for it."""
+    return make_product(**getattr(request.module, "PRODUCT", {})).start()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A file for `X-Demo-Fault: pause@…=FILE`: the request goes on once the test touches it."""
+    return tmp_path / "gate"
