@@ -67,9 +67,9 @@ class Stack:
         self._start_servers()
         self._start_gateway()
         self.seeded = self._prepare()
-        self._start_service("celery", CELERY, grace=10)
         self._start_service("web", WEB, grace=15)
         self._wait_until_ready()
+        self._start_service("celery", CELERY, grace=10)
         self.write_state()
 
     def watch(self) -> None:
