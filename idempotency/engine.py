@@ -231,8 +231,7 @@ class Engine:
             return self._claim_as(request, decision.fingerprint_version)
         except fingerprints.UnknownVersion as error:
             raise StoreUnavailable(
-                "This key was written by a newer release of the service. Repeat with the same key.",
-                retry_after=settings().retry_after,
+                "This key was written by a newer release of the service. Repeat with the same key."
             ) from error
 
     def _claim_as(self, request: KeyedRequest, version: int) -> Decision:
@@ -250,7 +249,7 @@ class Engine:
                 return self.store.claim(claim)
             except (OperationalError, InterfaceError) as error:
                 if sqlstate(error) not in LOST_RACE:
-                    raise StoreUnavailable(retry_after=settings().retry_after) from error
+                    raise StoreUnavailable from error
                 time.sleep(random.uniform(0, CLAIM_PAUSE * 2**tried))  # noqa: S311  jitter
         return Busy(timedelta(0))
 
@@ -292,14 +291,13 @@ class Engine:
         if lost and attempt.finished and sqlstate(error) not in ROLLED_BACK:
             # The connection broke at COMMIT: nobody here can know. The row does, and the retry will
             # read it.
-            raise OutcomePending(retry_after=settings().retry_after) from error
+            raise OutcomePending from error
         verdict = Verdict.FAIL if lost else attempt.work.verdict_of(error)
         self._end(attempt, verdict, type(error).__name__)
         if lost:
             raise StoreUnavailable(
                 "The database could not finish the work and rolled it back, so nothing happened. "
-                "Repeat with the same key.",
-                retry_after=settings().retry_after,
+                "Repeat with the same key."
             ) from error
 
     def _committed(self, attempt: _Attempt[R]) -> Fresh[R] | Answer:
@@ -400,9 +398,9 @@ def _answer(decision: Decision) -> RecordedResponse:
         case Replay(response):
             raise ResponseNotStored(resource=None if response is None else response.resource)
         case Busy(lease_left):
-            # At most the lease: a client need not wait longer than the key can stay claimed.
-            left = lease_left.total_seconds() or settings().retry_after
-            raise KeyInUse(retry_after=min(settings().retry_after, left))
+            # Waiting longer than the lease has left makes no sense; zero is "not known".
+            left = lease_left.total_seconds()
+            raise KeyInUse(retry_after=min(settings().retry_after, left) if left else None)
         case InDoubt():
             raise OutcomeInDoubt
         case _:

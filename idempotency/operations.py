@@ -251,7 +251,7 @@ def _finalize(
         # the other side. Telling the caller to start anew here would charge twice.
         logger.exception("finalize of %s failed; it will be resumed", operation.name)
         _suspend(store, lease, f"{type(error).__name__} in finalize")
-        raise OutcomePending(retry_after=settings().retry_after) from error
+        raise OutcomePending from error
     _tell(signals.key_completed, lease, status=recorded.status)
     return recorded
 
@@ -268,7 +268,7 @@ def _withdraw(
         operation.withdraw(context)
         store.fail(lease, outcome.reason, ttl, forget_recovery=True)
     _tell(signals.key_failed, lease, reason=outcome.reason)
-    raise CallNotSent(retry_after=outcome.retry_after or settings().retry_after)
+    raise CallNotSent(retry_after=outcome.retry_after)
 
 
 def _leave_unknown(
@@ -279,7 +279,7 @@ def _leave_unknown(
         _tell(signals.key_in_doubt, lease)
         raise OutcomeInDoubt
     _suspend(store, lease, reason)
-    raise OutcomePending(retry_after=settings().retry_after)
+    raise OutcomePending
 
 
 def _suspend(store: Store, lease: Lease, reason: str) -> None:

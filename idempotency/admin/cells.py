@@ -9,7 +9,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from idempotency.admin.times import relative, span, utc
+from idempotency.admin.times import about, relative, utc
 from idempotency.core.states import State
 from idempotency.inspection import KeyFacts
 from idempotency.models import STATE_LABELS
@@ -33,6 +33,11 @@ def badge(facts: KeyFacts) -> SafeString:
     return format_html_join(" ", '<span class="idem-state idem-{}">{}</span>', words)
 
 
+def named(name: Any, value: Any) -> SafeString:
+    """A cell that says what it is where the list has no room for columns."""
+    return format_html('<span class="idem-narrow">{} </span>{}', name, value)
+
+
 def stamp(text: str, at: datetime) -> SafeString:
     """``text`` as a ``<time>`` that shows the exact moment on hover."""
     iso = at.astimezone(UTC).isoformat()
@@ -47,12 +52,17 @@ def moment(at: datetime | None, now: datetime) -> SafeString | None:
     return stamp(text, at)
 
 
+def age(at: datetime, now: datetime) -> SafeString:
+    """``3 min``, and the exact moment on hover."""
+    return stamp(about(now - at), at)
+
+
 def lease_left(at: datetime | None, now: datetime) -> SafeString | None:
     """``25 s``, or for how long the lease has been over; None without a lease."""
     if at is None:
         return None
     if at > now:
-        return stamp(span(at - now), at)
+        return stamp(about(at - now), at)
     return format_html(
-        '<span class="idem-over">{}</span>', stamp(_("over for %s") % span(now - at), at)
+        '<span class="idem-over">{}</span>', stamp(_("over for %s") % about(now - at), at)
     )

@@ -91,9 +91,8 @@ class KeysetChangeList(ChangeList):
                 % span(limit),
             )
         self.result_list = rows
-        # What Django's templates read. There is no total, so none of them is one.
-        self.result_count = len(rows)
-        self.full_result_count = None
+        # What Django's templates read. There is no total: with both alike they do not show one.
+        self.result_count = self.full_result_count = len(rows)
         self.show_full_result_count = False
         self.show_admin_actions = bool(rows)
         self.can_show_all = self.multi_page = False

@@ -46,7 +46,7 @@ class RouteFilter(SimpleListFilter):
 class AttentionFilter(SimpleListFilter):
     """What an operator looks for. Each choice is served by a partial index."""
 
-    title = _("needs attention")
+    title = _("attention")
     parameter_name = "attention"
 
     STUCK, TAKEN_OVER, IN_DOUBT = "stuck", "taken_over", "in_doubt"

@@ -40,22 +40,7 @@ class ForceFailForm(forms.Form):
 
     outcome = forms.ChoiceField(
         label=gettext_lazy("What a retry gets"),
-        choices=[
-            (
-                FREE,
-                gettext_lazy(
-                    "Free for retry. The same request may run again. An operation that has made "
-                    "its outside call repeats it under the same downstream key."
-                ),
-            ),
-            (
-                FINAL,
-                gettext_lazy(
-                    "Final. Every retry gets 410 force_failed; the client needs a new key. What "
-                    "this request has left elsewhere stays as it is."
-                ),
-            ),
-        ],
+        choices=[(FREE, gettext_lazy("Free for retry")), (FINAL, gettext_lazy("Final"))],
         widget=forms.RadioSelect,
     )
     reason = forms.CharField(

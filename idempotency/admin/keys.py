@@ -18,11 +18,10 @@ from django.utils.translation import gettext_lazy
 from idempotency import inspection
 from idempotency.admin import force_fail
 from idempotency.admin.answers import show_answer, show_json
-from idempotency.admin.cells import badge, lease_left, moment, stamp
+from idempotency.admin.cells import age, badge, lease_left, moment, named
 from idempotency.admin.changelists import LargeTableAdmin
 from idempotency.admin.filters import AttentionFilter, RouteFilter
 from idempotency.admin.search import find_keys
-from idempotency.admin.times import span
 from idempotency.core.keys import log_digest
 from idempotency.models import IdempotencyKey, KeyEvent, StoredResponse
 from idempotency.stores import clock
@@ -35,7 +34,7 @@ SHOWN_EVENTS = 100
 class IdempotencyKeyAdmin(LargeTableAdmin):
     """Read-only but for force-fail, which has a permission and a page of its own."""
 
-    list_display = ("state_word", "route", "tenant", "key_text", "attempt", "age", "lease")
+    list_display = ("state_word", "key_text", "age", "lease", "attempt_number", "place")
     list_display_links = ("key_text",)
     list_filter = (AttentionFilter, "state", RouteFilter)
     search_fields = ("key",)
@@ -81,11 +80,20 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
 
     @admin.display(description=gettext_lazy("age"))
     def age(self, key: Any) -> SafeString:
-        return stamp(span(key.now - key.created_at), key.created_at)
+        return named(_("age"), age(key.created_at, key.now))
 
     @admin.display(description=gettext_lazy("lease left"), empty_value="-")
     def lease(self, key: Any) -> SafeString | None:
-        return lease_left(key.lease_expires_at, key.now)
+        left = lease_left(key.lease_expires_at, key.now)
+        return left and named(_("lease"), left)
+
+    @admin.display(description=gettext_lazy("attempt"))
+    def attempt_number(self, key: Any) -> SafeString:
+        return named(_("attempt"), key.attempt)
+
+    @admin.display(description=gettext_lazy("route, tenant"))
+    def place(self, key: Any) -> SafeString:
+        return format_html('{}<br><span class="idem-quiet">{}</span>', key.route, key.tenant)
 
     # One key
 

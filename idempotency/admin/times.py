@@ -7,6 +7,18 @@ from datetime import UTC, datetime, timedelta
 from django.utils.translation import gettext as _
 
 
+def about(duration: timedelta) -> str:
+    """A duration in its largest unit, rounded down: ``25 s``, ``3 min``, ``4 h``, ``2 d``."""
+    seconds = int(abs(duration).total_seconds())
+    if seconds < 60:
+        return _("%d s") % seconds
+    if seconds < 3600:
+        return _("%d min") % (seconds // 60)
+    if seconds < 48 * 3600:
+        return _("%d h") % (seconds // 3600)
+    return _("%d d") % (seconds // 86400)
+
+
 def span(duration: timedelta) -> str:
     """A duration in its two largest units: ``25 s``, ``3 min 12 s``, ``4 h 3 min``, ``2 d 5 h``."""
     seconds = int(abs(duration).total_seconds())

@@ -39,7 +39,7 @@ class IdempotencyError(Exception):
 
     def __init__(self, detail: str | None = None, *, retry_after: float | None = None) -> None:
         super().__init__(detail or self.default_detail)
-        #: Seconds after which another try makes sense; None where waiting does not help.
+        #: Seconds after which another try makes sense; None: as the settings say.
         self.retry_after = retry_after
 
 

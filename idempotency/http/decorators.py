@@ -26,7 +26,6 @@ from django.db import InterfaceError, OperationalError, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from idempotency.conf import settings
 from idempotency.core.errors import IdempotencyError, StoreUnavailable
 from idempotency.core.policies import Policy, Verdict
 from idempotency.engine import Execution, Handled, KeyedRequest
@@ -115,7 +114,7 @@ def _account(request: HttpRequest, tenant: Callable[[HttpRequest], str] | None) 
         return protection.default_tenant(getattr(request, "user", None))
     except (OperationalError, InterfaceError) as error:
         # Who it is needs the database first. Fail closed, as the claim would.
-        raise StoreUnavailable(retry_after=settings().retry_after) from error
+        raise StoreUnavailable from error
 
 
 class _ViewWork:

@@ -46,9 +46,10 @@ def problem_response(error: errors.IdempotencyError, request: HttpRequest | None
     response = HttpResponse(status=document["status"], content_type=CONTENT_TYPE)
     if isinstance(error, errors.ResponseNotStored) and error.resource:
         document["resource"] = error.resource
-    if error.retry_after is not None:
+    if document["status"] in (409, 503) and error.retry == "same_key":
+        seconds = settings().retry_after if error.retry_after is None else error.retry_after
         # An integer of at least one second, RFC 9110 section 10.2.3.
-        response["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+        response["Retry-After"] = str(max(1, math.ceil(seconds)))
     if isinstance(error, _LINKED) and url != "about:blank":
         response["Link"] = f'<{url}>; rel="describedby"'
     response["Cache-Control"] = "no-store"

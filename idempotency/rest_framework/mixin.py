@@ -98,7 +98,7 @@ class IdempotencyMixin:
         except (OperationalError, InterfaceError) as error:
             # Authentication needs the database first. Fail closed, as the claim would.
             if takes_key:
-                raise StoreUnavailable(retry_after=settings().retry_after) from error
+                raise StoreUnavailable from error
             raise
         handler = getattr(self, method.lower(), None)
         if handler is None or not takes_key:

@@ -148,7 +148,7 @@ def test_the_project_of_the_readme_passes_its_checks(project: Path) -> None:
 
 def test_the_schedule_of_the_readme_has_every_job(project: Path) -> None:
     code = (
-        "import django; django.setup(); from config.celery import app; "
+        "import django; django.setup(); from project.celery import app; "
         "print(*app.conf.beat_schedule)"
     )
     output = run(project, "-c", code).split()
