@@ -119,7 +119,7 @@ def _key_parameter(policy: Policy) -> OpenApiParameter:
             "minLength": policy.key_min_length,
             "maxLength": MAX_LENGTH,
             **(
-                {"format": "uuid"} if policy.key_uuid_only else {"pattern": r"^[!#-+\-:<-\[\]-~]+$"}
+                {"format": "uuid"} if policy.key_uuid_only else {"pattern": _KEY_PATTERN}
             ),
         },
         location=OpenApiParameter.HEADER,
