@@ -21,6 +21,9 @@ from idempotency.http.problems import CONTENT_TYPE, PROBLEMS
 
 _PROBLEM = "IdempotencyProblem"
 
+#: A bare key, or a quoted string, in which a backslash escapes a quote or a backslash.
+_KEY_PATTERN = r'^([!#-+\--:<-\[\]-~]+|"([!#-\[\]-~]|\\["\\])+")$'
+
 _PROBLEM_SCHEMA = {
     "type": "object",
     "description": "A problem document (RFC 9457) of the idempotency layer.",
