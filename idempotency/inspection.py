@@ -57,6 +57,8 @@ class KeyFacts:
     status: int | None = None
     #: False: the answer was too large or streamed, so only its status and headers are there.
     body_kept: bool = True
+    #: An operator settled the key for good: its answer is no success of the request.
+    ended: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -81,6 +83,8 @@ def facts_of(key: IdempotencyKey, now: datetime, answer: StoredResponse | None =
         repeatable=_repeatable(key),
         status=None if answer is None else answer.status,
         body_kept=answer is not None and answer.body is not None,
+        # Completing clears the failure; only a force-fail leaves one on a settled key.
+        ended=key.state == State.SUCCEEDED and bool(key.failure),
     )
 
 
@@ -125,9 +129,8 @@ def _retry_of_succeeded(facts: KeyFacts) -> str:
             "The request is done, but its answer is not kept: it was too large or streamed, or its "
             "day is gone. A retry gets 409 response_not_stored; the work does not run again."
         )
-    return _("A retry with the same request gets the stored %(status)d, byte for byte.") % {
-        "status": facts.status
-    }
+    text = _("A retry with the same request gets the stored %d, byte for byte.") % facts.status
+    return f"{_('An operator ended this request.')} {text}" if facts.ended else text
 
 
 def _retry_of_ended(facts: KeyFacts) -> str:
@@ -212,10 +215,9 @@ def story_of(key: IdempotencyKey, facts: KeyFacts, events: Iterable[KeyEvent]) -
     as the number of the present attempt.
     """
     first = Chapter(key.created_at, _("First request"), _("The key was claimed; attempt 1 began."))
-    past = [first, *map(_event, events), *_ending(key, facts)]
-    # Stable, so that an event stays ahead of the ending that it brought about.
-    past.sort(key=lambda chapter: chapter.at or key.created_at)
-    return past + _present(key, facts) + _expiry(key, facts)
+    past = [first, *map(_event, sorted(events, key=lambda event: event.at))]
+    # An event that brought the ending about is written a moment after it.
+    return past + _ending(key, facts) + _present(key, facts) + _expiry(key, facts)
 
 
 _TONES = {
@@ -261,7 +263,7 @@ def _ending(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
         return []
     if facts.state is State.SUCCEEDED:
         title = _("Answered") if facts.status is None else _("Answered %d") % facts.status
-        if key.failure:  # only a force-fail leaves one on a settled key
+        if facts.ended:
             text = _("An operator stored this answer for every retry.")
             return [Chapter(key.completed_at, title, text, "bad")]
         text = _("Attempt %d completed; work and answer were committed together.") % facts.attempt

@@ -26,6 +26,8 @@ TONES = {
 def badge(facts: KeyFacts) -> SafeString:
     """The state as a word, and beside it what makes the state remarkable."""
     words: list[tuple[str, Any]] = [(TONES[facts.state], STATE_LABELS[facts.state])]
+    if facts.ended:
+        words.append(("bad", _("ended by an operator")))
     if facts.stuck:
         words.append(("stuck", _("stuck")))
     if facts.expired:

@@ -21,6 +21,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
     [
         (KeyFacts(State.SUCCEEDED, 1, status=201), "gets the stored 201"),
         (KeyFacts(State.SUCCEEDED, 1, status=402), "gets the stored 402"),
+        (KeyFacts(State.SUCCEEDED, 1, status=410, ended=True), "An operator ended this request."),
         (KeyFacts(State.SUCCEEDED, 1, status=200, body_kept=False), "409 response_not_stored"),
         (KeyFacts(State.SUCCEEDED, 1, status=None), "409 response_not_stored"),
         (KeyFacts(State.SUCCEEDED, 1, status=201, expired=True), "runs as a new one"),

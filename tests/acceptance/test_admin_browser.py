@@ -1,0 +1,355 @@
+"""The admin in Chromium, as an operator uses it: find a stuck key, read its story, end it.
+
+Pictures of the pages go to a temporary folder, or to the one that SCREENSHOTS names:
+    SCREENSHOTS=tests/acceptance/screenshots .venv/bin/pytest tests/acceptance/test_admin_browser.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from pytest_django.live_server_helper import LiveServer
+
+from idempotency.core.responses import RecordedResponse
+from idempotency.models import IdempotencyKey, KeyEvent
+from tests.integration.portable.admin.rows import (
+    JSON,
+    PASSWORD,
+    new_staff,
+    now,
+    write_event,
+    write_key,
+)
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+LONGEST = "k" * 255
+DESKTOP = {"width": 1280, "height": 860}
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        # Playwright's loop runs in this thread, which Django takes for asynchronous code.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def context(browser: Browser, live_server: LiveServer) -> Iterator[BrowserContext]:
+    """A fresh profile that fails the test on an error in a page or a request to anywhere else."""
+    context = browser.new_context(base_url=live_server.url, viewport=DESKTOP, locale="en-GB")
+    context.set_default_timeout(15_000)
+    troubles: list[str] = []
+    context.on("weberror", lambda error: troubles.append(str(error.error)))
+    context.on(
+        "request",
+        lambda request: (
+            request.url.startswith((live_server.url, "data:")) or troubles.append(request.url)
+        ),
+    )
+    yield context
+    context.close()
+    assert troubles == []
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    return context.new_page()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("SCREENSHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def operator(live_server: LiveServer) -> User:
+    return new_staff(
+        "view_idempotencykey",
+        "view_keyevent",
+        "force_fail_idempotencykey",
+        "view_response_body",
+        name="maria",
+    )
+
+
+def log_in(page: Page, name: str) -> None:
+    page.goto("/admin/")
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="Idempotency keys").first.click()
+
+
+def stuck_key(key: str = "order-7731") -> IdempotencyKey:
+    return write_key(
+        key=key,
+        lease=timedelta(minutes=-4),
+        age=timedelta(minutes=5),
+        attempt=2,
+        recovery_point="prepared",
+        context={
+            "operation": "payments.charge",
+            "ttl": 86400.0,
+            "context": {"amount": 4900, "currency": "EUR", "source": "tok_slow"},
+        },
+    )
+
+
+def busy_table() -> IdempotencyKey:
+    """A list as it looks on an ordinary bad day; returns its stuck key."""
+    for number in range(3):
+        charge = (
+            b'{"id":"ch_%d","object":"charge","amount":1250,"currency":"EUR","status":"succeeded"}'
+        )
+        headers = (*JSON, ("Location", f"/v1/charges/ch_{number}"), ("ETag", '"1"'))
+        write_key(
+            "succeeded",
+            key=f"8e03978e-40d5-43dd-bc93-6894a57f932{number}",
+            answer=RecordedResponse(201, headers, charge % number),
+            age=timedelta(hours=2 - number / 2, seconds=7 * number),
+        )
+    write_key(
+        "failed",
+        key="refund-118",
+        route="POST /v1/charges/{id}/refunds",
+        failure="OperationalError",
+        age=timedelta(minutes=31),
+        tenant="acct_globex",
+    )
+    write_key(
+        "in_doubt",
+        key="payout-2026-03-01",
+        tenant="acct_globex",
+        failure="interrupted at a call that cannot be repeated",
+        age=timedelta(minutes=12),
+        recovery_point="prepared",
+    )
+    stuck = stuck_key()
+    write_event(stuck, "takeover", attempt=2, at=now() - timedelta(minutes=4, seconds=30))
+    write_key(key="transfer-5512", route="POST /v1/transfers", age=timedelta(seconds=4))
+    write_key(key="order-7740", tenant="acct_globex", age=timedelta(seconds=1))
+    return stuck
+
+
+def test_an_operator_finds_a_stuck_key_and_ends_it_with_a_reason(
+    page: Page, operator: User, pictures: Path
+) -> None:
+    stuck = busy_table()
+    log_in(page, "maria")
+
+    page.get_by_role("link", name="stuck: processing, lease over").click()
+    expect(page.locator("#result_list tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="order-7731").click()
+    expect(
+        page.get_by_text("it repeats the outside call under the same downstream key")
+    ).to_be_visible()
+
+    page.get_by_role("link", name="Force-fail…").click()
+    expect(
+        page.get_by_role("alert").get_by_text("Something may have happened outside")
+    ).to_be_visible()
+    page.screenshot(path=pictures / "force-fail.png", full_page=True)
+    page.get_by_role("button", name="Force-fail this key").click()
+    expect(page.get_by_text("Please correct the errors below.")).to_be_visible()
+    assert IdempotencyKey.objects.get(pk=stuck.pk).state == "processing"
+
+    page.get_by_label("Final").check()
+    page.get_by_label("Reason").fill("The gateway has no such charge; asked at 03:12")
+    page.get_by_role("button", name="Force-fail this key").click()
+
+    expect(page.get_by_text("Force-failed 1 key.")).to_be_visible()
+    expect(page.get_by_text("gets the stored 410")).to_be_visible()
+    expect(page.get_by_text("An operator ended attempt 2: The gateway has no such")).to_be_visible()
+    expect(page.get_by_role("link", name="Force-fail…")).to_have_count(0)
+    page.screenshot(path=pictures / "force-failed.png", full_page=True)
+
+    assert IdempotencyKey.objects.get(pk=stuck.pk).state == "succeeded"
+    event = KeyEvent.objects.get(key_id=stuck.pk, kind="force_failed")
+    assert (event.actor, event.reason) == (
+        "maria",
+        "The gateway has no such charge; asked at 03:12",
+    )
+    assert LogEntry.objects.get().object_id == str(stuck.pk)
+
+    # Back in the list, still filtered: nothing is stuck any more.
+    page.get_by_role("link", name="Idempotency keys").first.click()
+    page.get_by_role("link", name="stuck: processing, lease over").click()
+    expect(page.get_by_text("Nothing to show")).to_be_visible()
+
+
+def test_without_the_permission_there_is_no_button_and_the_page_is_refused(page: Page) -> None:
+    new_staff("view_idempotencykey", name="viewer")
+    stuck = stuck_key()
+    log_in(page, "viewer")
+    page.get_by_role("link", name="order-7731").click()
+    expect(page.get_by_text("Your account may not force-fail keys")).to_be_visible()
+    expect(page.get_by_role("link", name="Force-fail…")).to_have_count(0)
+
+    answer = page.goto(f"/admin/idempotency/idempotencykey/force-fail/?key={stuck.pk}")
+    assert answer is not None
+    assert answer.status == 403
+    assert IdempotencyKey.objects.get().state == "processing"
+
+
+def test_a_key_that_changed_while_the_operator_typed_is_left_alone(
+    page: Page, operator: User
+) -> None:
+    from idempotency.stores import get_store
+
+    stuck = stuck_key()
+    log_in(page, "maria")
+    page.get_by_role("link", name="order-7731").click()
+    page.get_by_role("link", name="Force-fail…").click()
+    page.get_by_label("Free for retry").check()
+    page.get_by_label("Reason").fill("the worker is gone")
+    assert get_store().take_over(stuck.pk, timedelta(minutes=1)) is not None
+
+    page.get_by_role("button", name="Force-fail this key").click()
+
+    expect(
+        page.get_by_text("changed since you looked. It is now processing, attempt 3")
+    ).to_be_visible()
+    assert IdempotencyKey.objects.get().state == "processing"
+    assert not KeyEvent.objects.filter(kind="force_failed").exists()
+
+
+def test_several_keys_are_ended_from_the_list_with_the_keyboard_alone(
+    page: Page, operator: User
+) -> None:
+    for number in range(3):
+        stuck_key(f"order-{number}")
+    log_in(page, "maria")
+    for number in (0, 2):
+        row = page.get_by_role("row").filter(has_text=f"order-{number}")
+        row.get_by_role("checkbox").focus()
+        page.keyboard.press("Space")
+    page.locator("select[name=action]").focus()
+    page.keyboard.type("Force")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="These 2 keys will be ended")).to_be_visible()
+
+    reach(page, 'input[value="free"]')
+    page.keyboard.press("Space")
+    reach(page, "textarea")
+    page.keyboard.type("drill")
+    reach(page, 'input[type="submit"]')
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_text("Force-failed 2 keys.")).to_be_visible()
+    states = IdempotencyKey.objects.order_by("key").values_list("state", flat=True)
+    assert list(states) == ["failed", "processing", "failed"]
+
+
+def reach(page: Page, selector: str) -> None:
+    """Press Tab until the element has the focus; the page must not take ages to walk."""
+    for _ in range(60):
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+        page.keyboard.press("Tab")
+    pytest.fail(f"Tab never reaches {selector}")
+
+
+LOOKS = [
+    pytest.param("light", DESKTOP, id="light"),
+    pytest.param("dark", DESKTOP, id="dark"),
+    pytest.param("light", PHONE, id="phone"),
+    pytest.param("dark", PHONE, id="phone-dark"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "size"), LOOKS)
+def test_list_and_page_are_readable_in_light_and_dark_and_on_a_phone(
+    page: Page,
+    operator: User,
+    pictures: Path,
+    scheme: Any,
+    size: Any,
+    request: pytest.FixtureRequest,
+) -> None:
+    busy_table()
+    write_key("failed", key=LONGEST, tenant="t" * 255, failure="f" * 500, age=timedelta(days=1))
+    look = request.node.callspec.id
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size(size)
+    log_in(page, "maria")
+    page.get_by_role("link", name="order-7731").wait_for()
+    check_readable(page)
+    page.screenshot(path=pictures / f"list-{look}.png", full_page=True)
+    for key in (LONGEST, "8e03978e-40d5-43dd-bc93-6894a57f9320", "payout-2026-03-01", "order-7731"):
+        page.get_by_role("link", name=key).click()
+        page.get_by_role("heading", name="What a retry gets now").wait_for()
+        check_readable(page)
+        page.screenshot(path=pictures / f"key-{look}.png", full_page=True)
+        page.go_back()
+
+
+def check_readable(page: Page, ours: str = 'main [class*="idem-"]') -> None:
+    """Nothing sticks out sideways, and our own text stands out from what is behind it."""
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    faint = [text for text, ratio in page.evaluate(CONTRASTS, ours) if ratio < 4.5]
+    assert faint == []
+
+
+#: The contrast (WCAG 2) of every visible text in our elements with its nearest opaque background.
+CONTRASTS = """ours => {
+  const channels = colour => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b]
+    .map(c => c / 255).map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
+  const behind = node => {
+    for (; node; node = node.parentElement) {
+      const found = channels(getComputedStyle(node).backgroundColor);
+      if (found.length === 3 || found[3] === 1) return found;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll(`${ours}, :is(${ours}) *`)]
+    .filter(node => node.checkVisibility() && [...node.childNodes].some(
+      child => child.nodeType === 3 && child.data.trim()))
+    .map(node => {
+      const [a, b] = [light(channels(getComputedStyle(node).color)), light(behind(node))];
+      return [node.textContent.trim(), (Math.max(a, b) + .05) / (Math.min(a, b) + .05)];
+    });
+}"""
+
+
+@pytest.mark.parametrize(("scheme", "size"), LOOKS)
+def test_the_page_of_a_problem_is_readable_by_itself(
+    page: Page, pictures: Path, scheme: Any, size: Any, request: pytest.FixtureRequest
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size(size)
+    page.goto("/problems/idempotency_key_in_use/")
+    expect(page.get_by_role("heading", name="Idempotency key in use")).to_be_visible()
+    expect(page.get_by_text("Repeat the request unchanged")).to_be_visible()
+    assert re.search(r'"retry": "same_key"', page.locator("pre").inner_text())
+    check_readable(page, ours="body")
+    page.screenshot(path=pictures / f"problem-{request.node.callspec.id}.png", full_page=True)
+    page.get_by_role("link", name="Outcome in doubt").click()
+    expect(page.get_by_role("heading", name="Outcome in doubt")).to_be_visible()
