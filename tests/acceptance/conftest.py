@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from config import embedded
 from tests.acceptance.product import Product, Seeded, drop, seed
 from tests.plugins.gateway import GatewayProcess
-
 
 # A line for each of thousands of requests would bury what a failed test has to say.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -54,3 +54,10 @@ def product(make_product: Callable[..., Product], request: pytest.FixtureRequest
 def gate(tmp_path: Path) -> Path:
     """A file for `X-Demo-Fault: pause@…=FILE`: the request goes on once the test touches it."""
     return tmp_path / "gate"
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Valkey]:
+    """A Valkey of the module's own, which may be stopped and flushed."""
+    with embedded.Valkey(tmp_path_factory.mktemp("valkey") / "data", durable=False) as server:
+        yield server

@@ -275,12 +275,13 @@ class Product:
         )
         return [row["kind"] for row in found]
 
-    def effects(self, kind: str, key: str) -> int:
-        """How often money moved for a charge or transfer with this key as its description."""
-        assert kind in ("charge", "transfer")
+    def effects(self, key: str) -> int:
+        """How often our ledger moved money for what has this key as its description."""
         (row,) = self.rows(
             "SELECT count(*) AS posted FROM payments_ledgertransaction AS t"
-            f" JOIN payments_{kind} AS m ON m.id = t.{kind}_id WHERE m.description = %s",
+            " LEFT JOIN payments_charge AS c ON c.id = t.charge_id"
+            " LEFT JOIN payments_transfer AS m ON m.id = t.transfer_id"
+            " WHERE %s IN (c.description, m.description)",
             key,
         )
         posted: int = row["posted"]
