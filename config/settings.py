@@ -256,7 +256,9 @@ IDEMPOTENCY: dict[str, object] = {
 }
 
 GATEWAY_URL = env.str("GATEWAY_URL", default="http://127.0.0.1:9000")
-PAYMENTS_GATEWAY = {"URL": GATEWAY_URL, "TIMEOUT": 5.0, "ATTEMPTS": 3}
+# Seconds for one of the three attempts at a call; all of them together must fit into the lease.
+GATEWAY_TIMEOUT = env.float("GATEWAY_TIMEOUT", default=5.0)
+PAYMENTS_GATEWAY = {"URL": GATEWAY_URL, "TIMEOUT": GATEWAY_TIMEOUT, "ATTEMPTS": 3}
 
 # --- Logs -----------------------------------------------------------------------------------------
 
