@@ -274,13 +274,21 @@ class Engine:
 
     def _work(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
         attempt = _Attempt(self.store, lease, request, work)
+        using = self.store.using
+        # A TestCase commits nothing, and would count our hook among its own.
+        commits = not connections[using].in_atomic_block
         try:
-            with transaction.atomic(using=self.store.using, durable=True):
+            with transaction.atomic(using=using, durable=True):
+                if commits:
+                    transaction.on_commit(attempt.note_commit, using=using)
                 attempt.run()
         except Exception as error:
-            self._rolled_back(attempt, error)
-            raise
-        return self._committed(attempt)
+            if not attempt.committed:
+                self._rolled_back(attempt, error)
+                raise
+            # Work and answer stand, whatever a hook of the work's own says: the caller hears them.
+            logger.exception("an on_commit hook of %s failed", log_digest(lease.digest))
+        return self._ended(attempt)
 
     def _rolled_back(self, attempt: _Attempt[R], error: Exception) -> None:
         """Deal with the claim of work that was rolled back; raise what the caller should hear
@@ -300,7 +308,7 @@ class Engine:
                 "Repeat with the same key."
             ) from error
 
-    def _committed(self, attempt: _Attempt[R]) -> Fresh[R] | Answer:
+    def _ended(self, attempt: _Attempt[R]) -> Fresh[R] | Answer:
         if attempt.prepared is not None:
             _tell(signals.operation_prepared, attempt.lease.scope, attempt=attempt.lease.attempt)
             recorded = operations.run_prepared(self.store, attempt.lease, attempt.prepared)
@@ -344,11 +352,16 @@ class _Attempt(Generic[R]):
         self.store, self.lease, self.request, self.work = store, lease, request, work
         #: Everything but the COMMIT has been done.
         self.finished = False
+        self.committed = False
         self.response: R | None = None
         self.recorded: RecordedResponse
         self.verdict: Verdict = Verdict.STORE
         #: The envelope of an operation that has been prepared; None for atomic work.
         self.prepared: dict[str, Any] | None = None
+
+    def note_commit(self) -> None:
+        """The first hook after the COMMIT, before those of the handler."""
+        self.committed = True
 
     def run(self) -> None:
         handled = self.work.handle(Execution(self.store, self.lease, self.request.policy))
