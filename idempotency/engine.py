@@ -330,6 +330,8 @@ class Engine:
     def _end(self, attempt: _Attempt[R], verdict: Verdict, reason: str) -> None:
         """Release or fail the claim, after the work was rolled back."""
         scope = attempt.lease.scope
+        # After an error: a connection that is gone is replaced, or the key would stay claimed.
+        connections[self.store.using].close_if_unusable_or_obsolete()
         try:
             if verdict is Verdict.RELEASE:
                 self.store.release(attempt.lease)
