@@ -310,14 +310,14 @@ class Engine:
 
     def _ended(self, attempt: _Attempt[R]) -> Fresh[R] | Answer:
         if attempt.prepared is not None:
-            _tell(signals.operation_prepared, attempt.lease.scope, attempt=attempt.lease.attempt)
+            _tell(signals.operation_prepared, attempt.request.scope, attempt=attempt.lease.attempt)
             recorded = operations.run_prepared(self.store, attempt.lease, attempt.prepared)
             return Answer(recorded, replayed=False)
         if attempt.verdict is Verdict.STORE:
             status = attempt.recorded.status
             _tell(
                 signals.key_completed,
-                attempt.lease.scope,
+                attempt.request.scope,
                 attempt=attempt.lease.attempt,
                 status=status,
             )
@@ -329,7 +329,7 @@ class Engine:
 
     def _end(self, attempt: _Attempt[R], verdict: Verdict, reason: str) -> None:
         """Release or fail the claim, after the work was rolled back."""
-        scope = attempt.lease.scope
+        scope = attempt.request.scope
         # After an error: a connection that is gone is replaced, or the key would stay claimed.
         connections[self.store.using].close_if_unusable_or_obsolete()
         try:
