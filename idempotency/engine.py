@@ -418,9 +418,10 @@ def _answer(decision: Decision) -> RecordedResponse:
             raise KeyInUse(retry_after=min(settings().retry_after, left) if left else None)
         case InDoubt():
             raise OutcomeInDoubt
+        case OtherVersion():
+            # It changed between two claims: somebody else just used the key.
+            raise KeyInUse
         case _:
-            # A mismatch, or a version that changed between two claims: another request's key either
-            # way.
             raise KeyReused
 
 
