@@ -391,9 +391,10 @@ class _Attempt(Generic[R]):
         if self.verdict is not Verdict.STORE:
             transaction.set_rollback(True, using=self.store.using)
             return
-        self.store.complete(
-            self.lease, _within(self.recorded, policy.max_response_bytes), policy.ttl
-        )
+        kept = _within(self.recorded, policy.max_response_bytes)
+        day = self.store.complete(self.lease, kept, policy.ttl)
+        if day != self.lease.response_day:
+            partitions.forget_day(self.store.using, self.lease.response_day)
 
 
 def _within(recorded: RecordedResponse, limit: int) -> RecordedResponse:
