@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PORTABLE = ["tests/integration/portable", "tests/unit"]
-WHOLE = ["-n", "2", "--dist", "loadfile"]
+# Two processes; a module stays in one, since its tests may share a server.
+PARALLEL = ["-n", "2", "--dist", "loadfile"]
+PORTABLE = [*PARALLEL, "tests/integration/portable"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def variants() -> Iterator[Variant]:
     yield Variant("SQLite", PORTABLE, env={"TEST_DATABASE": "sqlite"})
     yield _oldest_postgresql()
     yield _newest_django()
-    yield Variant("the whole suite", WHOLE)
+    yield Variant("the whole suite", PARALLEL)
 
 
 def _oldest_postgresql() -> Variant:
@@ -57,7 +58,7 @@ def _newest_django() -> Variant:
         return Variant(name, PORTABLE, skipped="there is no such interpreter")
     venv = ROOT / ".venv-newest"
     subprocess.run(["sh", "config/install.sh", interpreter, venv.name], cwd=ROOT, check=True)
-    return Variant(name, PORTABLE, python=str(venv / "bin" / "python"))
+    return Variant(name, [*PORTABLE, "tests/unit"], python=str(venv / "bin" / "python"))
 
 
 def _newer_interpreters() -> Iterator[str]:
