@@ -62,6 +62,7 @@ from idempotency.core.responses import RecordedResponse
 from idempotency.operations import Operation, Reply
 from idempotency.stores import get_store
 from idempotency.stores.base import Store
+from idempotency.stores.sessions import replace_if_broken
 from idempotency.waiting import Waiter, get_waiter
 
 logger = logging.getLogger("idempotency")
@@ -330,8 +331,7 @@ class Engine:
     def _end(self, attempt: _Attempt[R], verdict: Verdict, reason: str) -> None:
         """Release or fail the claim, after the work was rolled back."""
         scope = attempt.request.scope
-        # After an error: a connection that is gone is replaced, or the key would stay claimed.
-        connections[self.store.using].close_if_unusable_or_obsolete()
+        replace_if_broken(self.store.using)
         try:
             if verdict is Verdict.RELEASE:
                 self.store.release(attempt.lease)
