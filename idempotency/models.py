@@ -80,11 +80,12 @@ class IdempotencyKey(models.Model):
             ),
         ]
         indexes = [
-            # The recovery jobs' only index. It is partial, so a settled key does not pay for it.
+            # For the recovery jobs, and for operators who look for what is stuck or in doubt. It is
+            # partial, so a settled key does not pay for it.
             models.Index(
                 name="idempotency_key_lease",
                 fields=["lease_expires_at"],
-                condition=models.Q(state=State.PROCESSING.value),
+                condition=models.Q(state__in=[State.PROCESSING.value, State.IN_DOUBT.value]),
             ),
         ]
 

@@ -151,7 +151,7 @@ class Migration(migrations.Migration):
                 ],
                 "indexes": [
                     models.Index(
-                        condition=models.Q(("state", "processing")),
+                        condition=models.Q(("state__in", ["processing", "in_doubt"])),
                         fields=["lease_expires_at"],
                         name="idempotency_key_lease",
                     )
