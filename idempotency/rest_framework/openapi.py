@@ -121,9 +121,7 @@ def _key_parameter(policy: Policy) -> OpenApiParameter:
             "type": "string",
             "minLength": policy.key_min_length,
             "maxLength": MAX_LENGTH,
-            **(
-                {"format": "uuid"} if policy.key_uuid_only else {"pattern": _KEY_PATTERN}
-            ),
+            **({"format": "uuid"} if policy.key_uuid_only else {"pattern": _KEY_PATTERN}),
         },
         location=OpenApiParameter.HEADER,
         # With a body field the header alone is not required.
