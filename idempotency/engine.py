@@ -147,8 +147,11 @@ class Handled(Generic[R]):
 class Work(Protocol[R]):
     """The handler behind a request, as the engine sees it."""
 
-    def handle(self, execution: Execution) -> Handled[R] | Operation:
-        """Run the handler and render its answer. Called inside the work's transaction."""
+    def handle(self, execution: Execution | None) -> Handled[R] | Operation:
+        """Run the handler and render its answer. Called inside the work's transaction.
+
+        None: the request brought no key.
+        """
 
     def prepare(self, operation: Operation) -> dict[str, Any] | Reply:
         """Run the first step of an operation with the framework's request. Same transaction."""

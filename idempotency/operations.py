@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -29,6 +29,7 @@ from idempotency.conf import settings
 from idempotency.core.decisions import Lease
 from idempotency.core.errors import CallNotSent, LeaseLost, OutcomeInDoubt, OutcomePending
 from idempotency.core.keys import derive_downstream_key
+from idempotency.core.policies import Policy, Verdict
 from idempotency.core.responses import RecordedResponse, stored_headers
 from idempotency.stores.base import Store
 
@@ -173,23 +174,31 @@ def envelope(operation: Operation, context: dict[str, Any], ttl: timedelta) -> d
     return {"operation": operation.name, "ttl": ttl.total_seconds(), "context": context}
 
 
-def run_without_key(operation: Operation, request: Any, using: str) -> RecordedResponse:
+def run_without_key(
+    operation: Operation,
+    prepare: Callable[[Operation], dict[str, Any] | Reply],
+    policy: Policy,
+    using: str,
+) -> RecordedResponse:
     """Run the steps for a request that brought no key where none is required: nothing to recover
     with."""
     with transaction.atomic(using=using):
-        context = operation.prepare(request)
+        context = prepare(operation)
         if isinstance(context, Reply):
+            if policy.verdict(context.status) is not Verdict.STORE:
+                transaction.set_rollback(True, using=using)
             return context.record()
     fresh = type(operation)()
-    outcome = fresh.call(context, uuid.uuid4().hex)
+    outcome = _outcome(fresh, context, uuid.uuid4().hex)
+    if isinstance(outcome, Unknown):
+        # An error, for a person to read: no row says so, and no job will look.
+        logger.error("%s without a key is in doubt: %s", operation.name, outcome.reason)
+        raise OutcomeInDoubt
     with transaction.atomic(using=using):
-        if isinstance(outcome, (Done, Refused)):
+        if not isinstance(outcome, NotSent):
             return fresh.finalize(context, outcome).record()
-        if isinstance(outcome, NotSent):
-            fresh.withdraw(context)
-    if isinstance(outcome, NotSent):
-        raise CallNotSent(retry_after=outcome.retry_after)
-    raise OutcomeInDoubt
+        fresh.withdraw(context)
+    raise CallNotSent(retry_after=outcome.retry_after)
 
 
 def _drive(store: Store, lease: Lease, kept: dict[str, Any], *, first: bool) -> RecordedResponse:
@@ -224,6 +233,10 @@ def _call(operation: Operation, lease: Lease, context: dict[str, Any]) -> Outcom
     key = derive_downstream_key(
         settings().secret_bytes, lease.key_id, operation.service, operation.name, "call"
     )
+    return _outcome(operation, context, key)
+
+
+def _outcome(operation: Operation, context: dict[str, Any], key: str) -> Outcome:
     try:
         return operation.call(context, key)
     except Exception as error:

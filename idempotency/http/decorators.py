@@ -76,7 +76,7 @@ def idempotent(
             except RequestDataTooBig:
                 return HttpResponse("The request body is too large.\n", status=413)
             if keyed is None:
-                return protection.run_unkeyed(request, work.call, request)
+                return protection.run_unkeyed(request, policy, work)
             return protection.run_keyed(request, keyed, work)
 
         protected.idempotency_policy = choices  # type: ignore[attr-defined]
@@ -126,7 +126,7 @@ class _ViewWork:
     def call(self) -> Any:
         return self._view(self._request, *self._args, **self._kwargs)
 
-    def handle(self, execution: Execution) -> Handled[HttpResponseBase] | Operation:
+    def handle(self, execution: Execution | None) -> Handled[HttpResponseBase] | Operation:
         self._request.idempotency = execution  # type: ignore[attr-defined]
         response = self.call()
         return response if isinstance(response, Operation) else protection.handled(response)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from django.db import router, transaction
@@ -12,12 +11,11 @@ from django.http.response import HttpResponseBase
 from idempotency import operations
 from idempotency.core.errors import IdempotencyError
 from idempotency.core.keys import Scope
-from idempotency.core.policies import Policy
+from idempotency.core.policies import Policy, Verdict
 from idempotency.engine import Answer, Engine, Handled, KeyedRequest, Work
 from idempotency.http.problems import problem_response
 from idempotency.http.recording import record, respond
 from idempotency.models import IdempotencyKey
-from idempotency.operations import Operation
 
 #: Characters the tenant column holds.
 TENANT_LENGTH = 255
@@ -57,19 +55,22 @@ def run_keyed(
 
 
 def run_unkeyed(
-    request: HttpRequest, handler: Callable[[], Any], prepare_with: Any
+    request: HttpRequest, policy: Policy, work: Work[HttpResponseBase]
 ) -> HttpResponseBase:
-    """Run a request that brought no key where none is required: in one transaction, but with no
-    record of it."""
+    """Run a request that brought no key where none is required: in one transaction that the same
+    endings commit or roll back, but with no record of it."""
     using = keys_database()
     with transaction.atomic(using=using):
-        response = handler()
-    if not isinstance(response, Operation):
-        return response  # type: ignore[no-any-return]
+        handled = work.handle(None)
+        if isinstance(handled, Handled):
+            if policy.verdict(handled.recorded.status) is not Verdict.STORE:
+                transaction.set_rollback(True, using=using)
+            return handled.response
     try:
-        return respond(operations.run_without_key(response, prepare_with, using), replayed=False)
+        recorded = operations.run_without_key(handled, work.prepare, policy, using)
     except IdempotencyError as error:
         return problem_response(error, request)
+    return respond(recorded, replayed=False)
 
 
 def handled(response: HttpResponseBase) -> Handled[HttpResponseBase]:

@@ -132,8 +132,7 @@ class IdempotencyMixin:
         except IdempotencyError as error:
             return problem_response(error, self._http)
         if keyed is None:
-            request.idempotency = None  # type: ignore[attr-defined]
-            return protection.run_unkeyed(self._http, work.call, request)
+            return protection.run_unkeyed(self._http, policy, work)
         return protection.run_keyed(self._http, keyed, work)
 
     def _keyed(self, request: Request, policy: Policy) -> KeyedRequest | None:
@@ -190,7 +189,7 @@ class _HandlerWork:
     def call(self) -> Any:
         return self._handler(self._request, *self._args, **self._kwargs)
 
-    def handle(self, execution: Execution) -> Handled[HttpResponseBase] | Operation:
+    def handle(self, execution: Execution | None) -> Handled[HttpResponseBase] | Operation:
         self._request.idempotency = execution  # type: ignore[attr-defined]
         response = self.call()
         if isinstance(response, Operation):
