@@ -147,6 +147,8 @@ class IdempotencyMixin:
         except RecursionError:
             # DRF's JSON parser on a body nested 100,000 deep.
             raise ParseError("The body is nested too deeply.") from None
+        except RequestDataTooBig as error:
+            raise BodyTooLarge from error
         key = self.get_idempotency_key(policy)
         if key is None:
             return None
