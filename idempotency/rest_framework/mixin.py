@@ -90,6 +90,7 @@ class IdempotencyMixin:
         return self.request._request
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        request.idempotency = None  # type: ignore[attr-defined]
         method = self._http.method
         policy = self.get_idempotency_policy()
         takes_key = self._takes_key(method, policy)
