@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import ImproperlyConfigured, RequestDataTooBig
 from django.db import InterfaceError, OperationalError, transaction
 from django.http.response import HttpResponseBase
 from rest_framework.exceptions import APIException, ParseError
@@ -59,6 +59,13 @@ class IdempotencyMixin:
 
     @classmethod
     def as_view(cls, *args: Any, **kwargs: Any) -> Any:
+        chosen = sorted(name for name in kwargs if name.startswith("idempotency_"))
+        if chosen:
+            # Also what @action(...) would pass on. It would be kept on the instance and not be read.
+            raise ImproperlyConfigured(
+                f"{cls.__name__}: {', '.join(chosen)} must be set on the class, since a policy "
+                "belongs to all of a view. Make a subclass, or name actions in idempotency_actions."
+            )
         view = super().as_view(*args, **kwargs)  # type: ignore[misc]
         return transaction.non_atomic_requests(view)
 
