@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from django.contrib.admindocs.views import simplify_regex
+from django.core.exceptions import ImproperlyConfigured
 from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest, QueryDict
 from django.utils.datastructures import MultiValueDict
@@ -21,6 +22,8 @@ from idempotency.core.policies import Policy
 
 HEADER_IN_META = f"HTTP_{keys.HEADER.upper().replace('-', '_')}"
 
+#: A key on them is ignored, whatever a policy says: repeating them is safe.
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 #: Names a view may set, as ``idempotency_<name>`` on a class or as arguments of the decorator.
@@ -49,6 +52,10 @@ def build_policy(choices: Mapping[str, Any]) -> Policy:
     for name in ("ttl", "lease", "wait"):
         values[name] = duration(values[name], f"idempotency_{name}")
     values["methods"] = frozenset(method.upper() for method in values["methods"])
+    if safe := values["methods"] & SAFE_METHODS:
+        raise ImproperlyConfigured(
+            f"idempotency_methods holds {', '.join(sorted(safe))}: a key there is always ignored."
+        )
     values["fingerprint_exclude"] = frozenset(values["fingerprint_exclude"])
     stored = values["stored_statuses"]
     values["stored_statuses"] = None if stored is None else frozenset(stored)

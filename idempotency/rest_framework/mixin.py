@@ -118,7 +118,7 @@ class IdempotencyMixin:
     def takes_idempotency_key(cls, method: str, action: str, policy: Policy) -> bool:
         """Whether a handler reads a key: by its action where the view lists some, or by method."""
         if cls.idempotency_actions is not None:
-            return action in cls.idempotency_actions
+            return action in cls.idempotency_actions and method not in requests.SAFE_METHODS
         return method in policy.methods
 
     def _takes_key(self, method: str, policy: Policy) -> bool:
