@@ -61,7 +61,7 @@ class IdempotencyMixin:
     def as_view(cls, *args: Any, **kwargs: Any) -> Any:
         chosen = sorted(name for name in kwargs if name.startswith("idempotency_"))
         if chosen:
-            # Also what @action(...) would pass on. It would be kept on the instance and not be read.
+            # Also what @action(...) passes on. The instance would keep it and nobody read it.
             raise ImproperlyConfigured(
                 f"{cls.__name__}: {', '.join(chosen)} must be set on the class, since a policy "
                 "belongs to all of a view. Make a subclass, or name actions in idempotency_actions."
