@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from rest_framework import status
 from rest_framework.exceptions import APIException
 from rest_framework.negotiation import DefaultContentNegotiation
-from rest_framework.parsers import FormParser, MultiPartParser
+from rest_framework.parsers import FormParser
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 from payments.authentication import ApiKeyAuthentication, merchant_of
 from payments.exception_handler import exception_handler
 from payments.models import Merchant
-from payments.parsers import StrictJSONParser
+from payments.parsers import StrictJSONParser, StrictMultiPartParser
 from payments.serializers import StrictSerializer
 
 
@@ -52,7 +52,7 @@ class PaymentsView(APIView):
 
     authentication_classes = [ApiKeyAuthentication]
     permission_classes = [IsAuthenticated]
-    parser_classes = [StrictJSONParser, FormParser, MultiPartParser]
+    parser_classes = [StrictJSONParser, FormParser, StrictMultiPartParser]
     renderer_classes = [OneSpellingJSONRenderer]
     content_negotiation_class = AcceptHeaderOnly
     metadata_class = None

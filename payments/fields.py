@@ -66,6 +66,7 @@ class AmountField(Present, serializers.IntegerField):
         return data
 
 
+@extend_schema_field({"type": "string", "enum": list(currencies.CODES)})
 class CurrencyField(Present, serializers.ChoiceField):
     """An active ISO 4217 code, in capitals."""
 
@@ -112,6 +113,11 @@ class MetadataField(Present):
             return parsers.loads(text)
         except ParseError as error:
             raise serializers.ValidationError(error.detail) from None
+
+
+@extend_schema_field({"type": "string", "format": "json-object"})
+class MetadataTextField(MetadataField):
+    """The same in a form, for the OpenAPI document: the text of a JSON object."""
 
 
 def _from_form(field: serializers.Field[Any, Any, Any, Any]) -> bool:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from drf_spectacular.extensions import OpenApiSerializerExtension
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework import serializers
 
 from payments import pagination, problems
-
-_FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+from payments.serializers import StrictSerializer
 
 
 class Problem(serializers.Serializer[Any]):
@@ -51,9 +51,26 @@ ALWAYS = ("not_authenticated", "not_acceptable", "service_unavailable")
 BODY = ("malformed_request", "invalid_request", "request_too_large", "unsupported_media_type")
 
 
-def body_of(json: Any, form: Any = None) -> dict[str, Any]:
-    """One body in the three media types; a form differs where JSON has more than text."""
-    return {"application/json": json} | dict.fromkeys(_FORM_TYPES, form or json)
+def body_of(serializer: Any, form: Any = None) -> dict[str, Any]:
+    """One body in the three media types. In OpenAPI an object in multipart means its JSON text, as
+    it does here; in a form it would mean a field for each member, so a form has its own shape.
+    """
+    return {
+        "application/json": serializer,
+        "application/x-www-form-urlencoded": form or serializer,
+        "multipart/form-data": serializer,
+    }
+
+
+class ClosedBody(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Says in the document that fields which are not in it are refused."""
+
+    target_class = StrictSerializer
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> Any:
+        schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        return {**schema, "additionalProperties": False}
 
 
 LIMIT = OpenApiParameter(
@@ -67,11 +84,16 @@ LIMIT = OpenApiParameter(
     description="How many items a page has at most.",
 )
 CURSOR = OpenApiParameter(
-    "cursor", str, description="`next_cursor` of the page before; absent for the first one."
+    "cursor",
+    {
+        "type": "string",
+        "pattern": pagination.CURSOR.pattern.replace(r"\A", "^").replace(r"\Z", "$"),
+    },
+    description="`next_cursor` of the page before; absent for the first one.",
 )
 IF_MATCH = OpenApiParameter(
     "If-Match",
-    str,
+    {"type": "string", "pattern": r'^(\*|(W/)?"[!#-~]*"(, *(W/)?"[!#-~]*")*)$'},
     OpenApiParameter.HEADER,
     required=True,
     description="The `ETag` of the version to change, or `*` for any.",
@@ -109,7 +131,7 @@ ENDPOINT_ID = OpenApiParameter(
 )
 KEY = OpenApiParameter(
     "key",
-    {"type": "string", "minLength": 1, "maxLength": 255},
+    {"type": "string", "minLength": 1},
     OpenApiParameter.PATH,
     description="The key as it was sent, without quotes.",
 )

@@ -5,8 +5,9 @@ import math
 from collections.abc import Mapping
 from typing import IO, Any
 
+from django.utils.http import parse_header_parameters
 from rest_framework.exceptions import ParseError
-from rest_framework.parsers import BaseParser
+from rest_framework.parsers import BaseParser, DataAndFiles, MultiPartParser
 
 #: Arrays and objects within each other.
 MAX_DEPTH = 64
@@ -29,6 +30,29 @@ class StrictJSONParser(BaseParser):
         parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
         return loads(stream.read())
+
+
+class StrictMultiPartParser(MultiPartParser):
+    """Multipart in which something was found, unless there is nothing in it.
+
+    Django's parser passes over what it cannot read. A body of which nothing is left would mean "no
+    field was sent", and that has a meaning of its own: refund the whole charge.
+    """
+
+    def parse(
+        self,
+        stream: IO[bytes],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> "DataAndFiles[Any, Any]":
+        parsed = super().parse(stream, media_type, parser_context)
+        meta = (parser_context or {})["request"].META
+        _, options = parse_header_parameters(meta.get("CONTENT_TYPE", ""))
+        # The shortest body is the closing delimiter alone: two hyphens at each end, and CRLF.
+        shortest = len(options.get("boundary", "")) + 6
+        if not parsed.data and not parsed.files and int(meta["CONTENT_LENGTH"]) > shortest:
+            raise ParseError("The multipart body cannot be read: no field was found in it.")
+        return parsed
 
 
 def loads(text: bytes | str) -> Any:

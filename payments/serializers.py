@@ -7,7 +7,13 @@ from rest_framework import serializers
 from rest_framework.utils import html
 
 from payments import ids
-from payments.fields import AmountField, CurrencyField, MetadataField, TextField
+from payments.fields import (
+    AmountField,
+    CurrencyField,
+    MetadataField,
+    MetadataTextField,
+    TextField,
+)
 from payments.models import Charge, Refund
 
 ACCOUNT_ID = ids.pattern("acct")
@@ -49,6 +55,8 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 class ChargeRequest(StrictSerializer):
+    """What to charge, and to whom."""
+
     amount = AmountField(help_text="In minor units of the currency.")
     currency = CurrencyField(help_text="ISO 4217, in capitals.")
     source = TextField(  # type: ignore[assignment]
@@ -60,9 +68,9 @@ class ChargeRequest(StrictSerializer):
 
 
 class ChargeForm(ChargeRequest):
-    """The same as a form, for the OpenAPI document: a form has no objects, only their text."""
+    """The same as a form, for the OpenAPI document: a form field is a text."""
 
-    metadata = TextField(required=False, help_text="The text of a JSON object.")  # type: ignore
+    metadata = MetadataTextField(required=False)
 
 
 class ChargeChange(StrictSerializer):
@@ -75,15 +83,19 @@ class ChargeChange(StrictSerializer):
 class ChargeChangeForm(ChargeChange):
     """The same as a form, for the OpenAPI document."""
 
-    metadata = TextField(required=False, help_text="The text of a JSON object.")  # type: ignore
+    metadata = MetadataTextField(required=False)
 
 
 class RefundRequest(StrictSerializer):
+    """How much to give back."""
+
     amount = AmountField(required=False, help_text="All that is left, when absent.")
     client_token = TextField(pattern=_TOKEN, required=False)
 
 
 class TransferRequest(StrictSerializer):
+    """How much to move, and to whom."""
+
     to = TextField(pattern=ACCOUNT_ID, help_text="The recipient's account.")
     amount = AmountField(help_text="In minor units of the currency.")
     currency = CurrencyField(help_text="ISO 4217, in capitals.")
@@ -92,6 +104,8 @@ class TransferRequest(StrictSerializer):
 
 
 class WebhookEndpointRequest(StrictSerializer):
+    """Where to send events."""
+
     url = TextField(max_length=2048, pattern=WEB_URL, help_text="An http or https URL.")
 
 

@@ -1,11 +1,21 @@
 """Routes of the product. Include them at the root, before `idempotency.http.urls`."""
 
-from django.urls import path, re_path
+from django.urls import path, re_path, register_converter
+from django.urls.converters import StringConverter
 
 from payments import health, problems, views
 from payments.problem_pages import problem_page
 
 app_name = "payments"
+
+
+class AnyText(StringConverter):
+    """Whatever a client may call a key: slashes too, and what could never be one."""
+
+    regex = r"[\s\S]+"
+
+
+register_converter(AnyText, "anytext")
 
 urlpatterns = [
     path("v1/charges", views.ChargesView.as_view(), name="charges"),
@@ -20,8 +30,7 @@ urlpatterns = [
         views.WebhookEndpointView.as_view(),
         name="webhook-endpoint",
     ),
-    # A key may hold a slash.
-    path("v1/idempotency-keys/<path:key>", views.KeyView.as_view(), name="idempotency-key"),
+    path("v1/idempotency-keys/<anytext:key>", views.KeyView.as_view(), name="idempotency-key"),
     re_path(r"^v1/.*", views.NotFoundView.as_view(), name="nothing"),
     # Only our own codes: the idempotency layer's pages are under the same path.
     re_path(rf"^problems/(?P<code>{'|'.join(problems.TYPES)})/$", problem_page, name="problem"),

@@ -176,6 +176,7 @@ class TransfersView(KeyedView):
     @extend_schema(
         operation_id="create_transfer",
         summary="Move money to another account",
+        description="At once and whole, or not at all; the balance never becomes negative.",
         request=openapi.body_of(shapes.TransferRequest),
         parameters=[openapi.LOCATION],
         responses={
@@ -232,6 +233,7 @@ class WebhookEndpointView(PaymentsView):
     @extend_schema(
         operation_id="put_webhook_endpoint",
         summary="Create or replace a webhook endpoint",
+        description="Idempotent by its method, so it takes no key: the client names the endpoint.",
         request=openapi.body_of(shapes.WebhookEndpointRequest),
         parameters=[openapi.ENDPOINT_ID, openapi.LOCATION],
         responses={

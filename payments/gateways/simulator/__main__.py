@@ -44,10 +44,10 @@ def _serve(server: Server, stop: threading.Event) -> None:
     thread.start()
     print(f"Simulated gateway: {server.url}", flush=True)
     stop.wait()
-    server.desk.closing.set()
     server.shutdown()
     thread.join()
     server.server_close()
+    # A request that waits ends with the process, unanswered; with the ledger closed it moves nothing.
     server.desk.ledger.close()
 
 

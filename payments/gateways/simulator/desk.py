@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from dataclasses import dataclass
 
-from payments.gateways.simulator.errors import AnswerLost, Problem, unavailable
+from payments.gateways.simulator.errors import Problem, unavailable
 from payments.gateways.simulator.ledger import Books, Entry, Ledger, Request
 from payments.gateways.simulator.orders import ChargeOrder, RefundOrder
 from payments.gateways.simulator.sources import SOURCES, Source
@@ -35,7 +35,6 @@ class Desk:
     def __init__(self, ledger: Ledger, control: Control) -> None:
         self.ledger = ledger
         self.control = control
-        self.closing = threading.Event()
 
     def charge(self, order: ChargeOrder, key: str | None) -> Outcome:
         source = SOURCES[order.source]
@@ -48,11 +47,11 @@ class Desk:
         return self._run(order, key, Source())
 
     def _run(self, order: ChargeOrder | RefundOrder, key: str | None, source: Source) -> Outcome:
-        self._pause(self.control.delay)
+        time.sleep(self.control.delay)
         if self.control.down or source.down:
             raise unavailable()
         if source.seconds and not self._answered(key):
-            self._pause(source.seconds)
+            time.sleep(source.seconds)
         # The transaction is exclusive: of two requests with one key, the later finds the answer.
         with self.ledger.transaction() as books:
             request = self._arrive(books, order, key)
@@ -88,10 +87,6 @@ class Desk:
             return False
         with self.ledger.transaction() as books:
             return books.answered(key)
-
-    def _pause(self, seconds: float) -> None:
-        if seconds and self.closing.wait(seconds):
-            raise AnswerLost
 
 
 def _write(

@@ -206,10 +206,11 @@ def test_a_nul_in_a_form_is_refused(acme: Api) -> None:
     [
         (b"x", "multipart/form-data"),
         (b"--b\r\nx", "multipart/form-data; boundary=b"),
+        (b"--b\r\n-12--b--\r\n", "multipart/form-data; boundary=b"),
         (b"x" * 50, "multipart/form-data; boundary=" + "b" * 500),
         ("&".join(f"a{n}=1" for n in range(2000)), FORM),
     ],
-    ids=["no boundary", "cut short", "long boundary", "too many fields"],
+    ids=["no boundary", "cut short", "no part", "long boundary", "too many fields"],
 )
 def test_a_form_that_cannot_be_read_is_refused(acme: Api, body: Any, content_type: str) -> None:
     response = post(acme, body, content_type)

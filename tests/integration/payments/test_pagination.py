@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import UTC, datetime
 from typing import Any
 
@@ -94,12 +93,12 @@ def test_a_bad_limit_is_refused(acme: Api, limit: str) -> None:
         "x",
         "%00",
         "é",
-        "!!!",
+        "0" * 31,
+        "0" * 33,
+        "f" * 32,
+        "0" * 16 + "f" * 16,
+        "01" + "0" * 30,
         "A" * 500,
-        base64.urlsafe_b64encode(b"1.2.3").decode(),
-        base64.urlsafe_b64encode(b"-1.2").decode(),
-        base64.urlsafe_b64encode(b"9" * 17 + b"." + b"9" * 18).decode().rstrip("=") + "AAAA",
-        base64.urlsafe_b64encode(b"\xff\xfe.1").decode(),
     ],
 )
 def test_a_made_up_cursor_is_refused(acme: Api, cursor: str) -> None:
@@ -107,7 +106,8 @@ def test_a_made_up_cursor_is_refused(acme: Api, cursor: str) -> None:
     assert list(document["errors"]) == ["cursor"]
 
 
-def test_the_furthest_cursor_that_can_be_written_is_an_empty_page(acme: Api) -> None:
-    add(acme, 1)
-    ends = [base64.urlsafe_b64encode(it).decode().rstrip("=") for it in (b"0.0", b"0.1")]
-    assert [page(acme, cursor=cursor)["data"] for cursor in ends] == [[], []]
+def test_any_cursor_of_the_right_form_is_a_place_in_the_list(acme: Api) -> None:
+    ids = add(acme, 1)
+    assert page(acme, cursor="0" * 32)["data"] == []
+    latest = page(acme, cursor="00" + "f" * 14 + "7" + "f" * 15)
+    assert [charge["id"] for charge in latest["data"]] == ids

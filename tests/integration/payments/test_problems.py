@@ -85,6 +85,12 @@ def test_a_name_that_cannot_be_an_id_is_not_found(acme: Api, path: str, name: st
     problem(acme.get(path.format(name)), 404, "not_found")
 
 
+@pytest.mark.parametrize("key", ["a", "a/b", "%0A", "%00", "é", "x" * 3000])
+def test_a_key_that_was_never_used_is_an_empty_list(acme: Api, key: str) -> None:
+    response = acme.get(f"/v1/idempotency-keys/{key}")
+    assert (response.status_code, response.json()) == (200, {"data": []})
+
+
 def test_a_format_in_the_query_changes_nothing(acme: Api) -> None:
     assert acme.get("/v1/balance?format=xml").status_code == 200
 

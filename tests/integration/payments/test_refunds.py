@@ -79,6 +79,20 @@ def test_an_empty_amount_in_a_form_is_not_the_whole_charge(acme: Api, bank: Gate
     assert list(problem(response, 400, "invalid_request")["errors"]) == ["amount"]
 
 
+@pytest.mark.parametrize(("body", "status"), [("--b--\r\n", 201), ("--b\r\nx--b--\r\n", 400)])
+def test_only_a_body_without_anything_in_it_means_the_whole_charge(
+    acme: Api, bank: GatewayProcess, body: str, status: int
+) -> None:
+    response = acme.request(
+        "POST",
+        f"/v1/charges/{charged(acme)}/refunds",
+        body,
+        content_type="multipart/form-data; boundary=b",
+        headers={"Idempotency-Key": uuid.uuid4().hex},
+    )
+    assert response.status_code == status
+
+
 def test_a_charge_of_somebody_else_is_not_found_and_the_key_is_free_again(
     acme: Api, globex: Api, bank: GatewayProcess
 ) -> None:

@@ -1,0 +1,42 @@
+"""Who calls, and what the OpenAPI document cannot say about keys, for schemathesis.
+
+A good POST has a key, in the header or in the body, and where it is in both it is the same one.
+Without a body field it gets a fresh one here: two requests that share a key are a replay or a
+mistake, and neither is news about the second. Requests that are meant to be bad stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from typing import Any
+
+import schemathesis
+from hypothesis import strategies as st
+
+
+# No cache: each request needs a key of its own. It is set here and not in a hook, because
+# schemathesis judges anew, and wrongly, what a hook has changed.
+@schemathesis.auth(refresh_interval=None)
+class Caller:
+    def get(self, case: Any, context: Any) -> str:
+        return os.environ.get("SCHEMATHESIS_API_KEY", "sk_test_acme")
+
+    def set(self, case: Any, data: str, context: Any) -> None:
+        case.headers["Authorization"] = f"Bearer {data}"
+        good = case.meta is None or case.meta.generation.mode.is_positive
+        if case.method == "POST" and good:
+            token = case.body.get("client_token") if isinstance(case.body, dict) else None
+            case.headers["Idempotency-Key"] = _quoted(token or uuid.uuid4().hex)
+
+
+def _quoted(key: str) -> str:
+    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+_scalars = st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="ascii"))
+schemathesis.openapi.format(
+    "json-object", st.dictionaries(st.text(st.characters(codec="ascii")), _scalars).map(json.dumps)
+)
