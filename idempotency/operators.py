@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 
+from django.db import transaction
 from django.http import HttpRequest
 
 from idempotency.conf import settings
@@ -11,39 +13,67 @@ from idempotency.core.errors import ForceFailed
 from idempotency.core.responses import RecordedResponse
 from idempotency.http.problems import problem_response
 from idempotency.http.recording import record
+from idempotency.models import IdempotencyKey
 from idempotency.stores import get_store
 
-__all__ = ["final_answer", "force_fail"]
+__all__ = ["Seen", "final_answer", "force_fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the operator's decision rests on; when any of it has changed, there is no decision."""
+
+    owner: uuid.UUID
+    state: str
+    #: The same attempt may have passed it meanwhile, and made its outside call.
+    recovery_point: str
+
+    @classmethod
+    def of(cls, key: IdempotencyKey) -> Seen:
+        """How a key stands on the page that is being shown."""
+        return cls(key.owner, key.state, key.recovery_point)
 
 
 def force_fail(
     key_id: int,
     *,
-    owner: uuid.UUID,
+    seen: Seen,
     actor: str,
     reason: str,
     final: bool,
     request: HttpRequest | None = None,
     using: str | None = None,
 ) -> bool:
-    """End the attempt of ``owner``, which is the one the operator saw. A live worker's work is then
-    rolled back.
+    """End the attempt that the operator saw. A live worker's work is then rolled back.
 
     Not ``final``: the key is free for a retry of the same request; an operation that has passed its
     recovery point resumes there, with the same downstream key. ``final``: every retry gets
     :func:`final_answer`, until the key expires.
 
-    False, and nothing written, when the key is not open under that owner any more: it completed, or
-    somebody else took over. ``request`` only helps to spell the URL of the problem's page.
+    False, and nothing written, when the key does not stand as it was seen any more. ``request``
+    only helps to spell the URL of the problem's page.
     """
-    return get_store(using).force_fail(
-        key_id,
-        owner=owner,
-        actor=actor,
-        reason=reason,
-        ttl=settings().ttl,
-        response=final_answer(request) if final else None,
+    store = get_store(using)
+    with transaction.atomic(using=store.using):
+        if not _stands_as(seen, key_id, store.using):
+            return False
+        return store.force_fail(
+            key_id,
+            owner=seen.owner,
+            actor=actor,
+            reason=reason,
+            ttl=settings().ttl,
+            response=final_answer(request) if final else None,
+        )
+
+
+def _stands_as(seen: Seen, key_id: int, using: str) -> bool:
+    """Whether the key is as it was seen. Locks its row, so that it stays so up to the commit."""
+    keys = IdempotencyKey.objects.using(using).select_for_update()
+    standing = keys.filter(
+        pk=key_id, owner=seen.owner, state=seen.state, recovery_point=seen.recovery_point
     )
+    return standing.values_list("pk", flat=True).first() is not None
 
 
 def final_answer(request: HttpRequest | None = None) -> RecordedResponse:

@@ -12,7 +12,7 @@ from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin, 
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
-from django.db import OperationalError, connections, router, transaction
+from django.db import DataError, OperationalError, connections, router, transaction
 from django.db.models import Field, Model, Q, QuerySet
 from django.db.models.expressions import Combinable
 from django.http import HttpRequest
@@ -83,6 +83,8 @@ class KeysetChangeList(ChangeList):
         try:
             with statement_timeout(self.queryset.db, limit):
                 rows = self._page()
+        except DataError as error:  # a NUL in the query string
+            raise IncorrectLookupParameters from error
         except QueryTooSlow:
             rows = []
             messages.warning(

@@ -21,8 +21,10 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from idempotency import inspection, operators
 from idempotency.admin.cells import badge, lease_left
+from idempotency.core.states import State
 from idempotency.inspection import KeyFacts, Risk
 from idempotency.models import STATE_LABELS, IdempotencyKey
+from idempotency.operators import Seen
 
 if TYPE_CHECKING:
     from idempotency.admin.keys import IdempotencyKeyAdmin
@@ -60,8 +62,9 @@ class Candidate:
 
     @property
     def token(self) -> str:
-        """What the form carries: the record, and the owner it had when the page was made."""
-        return f"{self.key.pk}:{self.key.owner}"
+        """What the form carries: the record, and how it stood when the page was made."""
+        seen = Seen.of(self.key)
+        return f"{self.key.pk}:{seen.owner}:{seen.state}:{seen.recovery_point}"
 
     @property
     def badge(self) -> SafeString:
@@ -91,32 +94,33 @@ def read_ids(values: Iterable[str]) -> list[int]:
 
 
 def view(model_admin: IdempotencyKeyAdmin, request: HttpRequest) -> HttpResponse:
-    """GET shows the keys and asks; POST ends those whose owner is still the one that was shown."""
+    """GET shows the keys and asks; POST ends those that still stand as they were shown."""
     may = model_admin.has_force_fail_permission(request)
     if not (may and model_admin.has_view_permission(request)):
         raise PermissionDenied
     if request.method != "POST":
         return _ask(model_admin, request, ForceFailForm(), read_ids(request.GET.getlist("key")))
     form = ForceFailForm(request.POST)
-    owners = _read_tokens(request.POST.getlist("token"))
+    seen = _read_tokens(request.POST.getlist("token"))
     if not form.is_valid():
-        return _ask(model_admin, request, form, list(owners))
-    _end(model_admin, request, owners, form.cleaned_data)
-    return HttpResponseRedirect(_back(model_admin, request, list(owners)))
+        return _ask(model_admin, request, form, list(seen))
+    _end(model_admin, request, seen, form.cleaned_data)
+    return HttpResponseRedirect(_back(model_admin, request, list(seen)))
 
 
-def _read_tokens(values: Iterable[str]) -> dict[int, uuid.UUID]:
-    """Record → the owner that was shown."""
-    owners = {}
+def _read_tokens(values: Iterable[str]) -> dict[int, Seen]:
+    """Record → how it stood on the page."""
+    seen: dict[int, Seen] = {}
     for value in values:
-        number, _colon, owner = value.partition(":")
+        number, _colon, rest = value.partition(":")
         try:
-            for read in read_ids([number]):
-                owners[read] = uuid.UUID(owner)
+            owner, state, point = rest.split(":", 2)
+            shown = Seen(uuid.UUID(owner), State(state), point.replace("\0", ""))
+            seen |= dict.fromkeys(read_ids([number]), shown)
         except ValueError:
-            # Not of our making: there is no such attempt, so there is nothing to end.
+            # Not of our making: nothing was seen, so there is nothing to end.
             continue
-    return owners
+    return seen
 
 
 def _ask(
@@ -157,14 +161,14 @@ def _back(model_admin: IdempotencyKeyAdmin, request: HttpRequest, ids: list[int]
 def _end(
     model_admin: IdempotencyKeyAdmin,
     request: HttpRequest,
-    owners: dict[int, uuid.UUID],
+    seen: dict[int, Seen],
     choice: dict[str, Any],
 ) -> None:
-    """Force-fail each key under the owner that was shown, and say what came of it."""
-    keys = list(model_admin.get_queryset(request).filter(pk__in=owners).order_by("pk"))
+    """Force-fail each key that still stands as it was shown, and say what came of it."""
+    keys = list(model_admin.get_queryset(request).filter(pk__in=seen).order_by("pk"))
     done = 0
     for key in keys:
-        refusal = _end_one(model_admin, request, key, owners[key.pk], choice)
+        refusal = _end_one(model_admin, request, key, seen[key.pk], choice)
         if refusal is None:
             done += 1
         else:
@@ -172,7 +176,7 @@ def _end(
     if done:
         text = ngettext("Force-failed %d key.", "Force-failed %d keys.", done) % done
         model_admin.message_user(request, text, messages.SUCCESS)
-    if gone := len(owners) - len(keys):
+    if gone := len(seen) - len(keys):
         text = ngettext("%d key is not there any more.", "%d keys are not there any more.", gone)
         model_admin.message_user(request, text % gone, messages.ERROR)
 
@@ -181,7 +185,7 @@ def _end_one(
     model_admin: IdempotencyKeyAdmin,
     request: HttpRequest,
     key: IdempotencyKey,
-    owner: uuid.UUID,
+    seen: Seen,
     choice: dict[str, Any],
 ) -> str | None:
     """End one key and log it; or say why that was refused."""
@@ -192,7 +196,7 @@ def _end_one(
         with transaction.atomic(using=using):
             if not operators.force_fail(
                 key.pk,
-                owner=owner,
+                seen=seen,
                 actor=request.user.get_username(),
                 reason=reason,
                 final=final,
@@ -214,7 +218,10 @@ def _refused(model_admin: IdempotencyKeyAdmin, request: HttpRequest, key: Idempo
     if present is None:
         return _("Not force-failed: %s is not there any more.") % key
     labels = {state.value: label for state, label in STATE_LABELS.items()}
-    return _(
+    text = _(
         "Not force-failed: %(key)s changed since you looked. It is now %(state)s, attempt "
         "%(attempt)d. Nothing was written; look again before you decide."
     ) % {"key": key, "state": labels[present.state], "attempt": present.attempt}
+    if present.recovery_point:
+        text = f"{text} {_('It has passed “%s”.') % present.recovery_point}"
+    return text

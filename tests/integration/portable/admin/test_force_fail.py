@@ -30,7 +30,7 @@ FINAL = {"outcome": "final", "reason": "the gateway says it never came"}
 
 
 def token(key: IdempotencyKey) -> str:
-    return f"{key.pk}:{key.owner}"
+    return f"{key.pk}:{key.owner}:{key.state}:{key.recovery_point}"
 
 
 def submit(client: Client, *keys: IdempotencyKey, **choice: Any) -> Any:
@@ -224,6 +224,33 @@ def test_it_is_refused_when_another_owner_took_over_meanwhile(
     assert not StoredResponse.objects.exists()
 
 
+@pytest.mark.parametrize("choice", [FREE, FINAL])
+def test_it_is_refused_when_the_same_attempt_passed_its_recovery_point_meanwhile(
+    operator: Client, make_key: MakeKey, choice: dict[str, str]
+) -> None:
+    # The page said that nothing can have happened outside; now something can have.
+    key = make_key()
+    context = {"operation": "payments.charge", "ttl": 1.0, "context": {}}
+    get_store().record_recovery_point(lease_of(key), "prepared", context)
+    answer = submit(operator, key, **choice)
+    assert "changed since you looked" in said(answer)
+    assert "It has passed “prepared”." in said(answer)
+    assert IdempotencyKey.objects.get().state == "processing"
+    assert nothing_written()
+
+
+def test_it_is_refused_when_the_same_attempt_fell_into_doubt_meanwhile(
+    operator: Client, make_key: MakeKey
+) -> None:
+    key = make_key(recovery_point="prepared")
+    get_store().doubt(lease_of(key), "timeout")
+    KeyEvent.objects.all().delete()
+    answer = submit(operator, key, **FREE)
+    assert "It is now in doubt, attempt 1." in said(answer)
+    assert IdempotencyKey.objects.get().state == "in_doubt"
+    assert nothing_written()
+
+
 def test_it_is_refused_when_the_work_completed_meanwhile(
     operator: Client, make_key: MakeKey
 ) -> None:
@@ -277,13 +304,28 @@ def test_of_several_keys_those_that_changed_are_left_alone(
 
 
 @pytest.mark.parametrize(
-    "forged", ["", "1", "x:y", "1:x", f"9999:{uuid.UUID(int=7)}", f"-1:{uuid.UUID(int=7)}"]
+    "forged",
+    [
+        "",
+        "1",
+        "x:y",
+        "{pk}:x",
+        "{pk}:x:processing:",
+        "{pk}:{other}:processing:",
+        "{pk}:{owner}:processing:prepared\0",
+        "{pk}:{owner}:succeeded:",
+        "{pk}:{owner}:nonsense:",
+        "{pk}9:{owner}:processing:",
+        "-{pk}:{owner}:processing:",
+        "9" * 40 + ":{owner}:processing:",
+    ],
 )
 def test_a_token_that_no_page_wrote_ends_nothing(
     operator: Client, make_key: MakeKey, forged: str
 ) -> None:
-    make_key()
-    assert operator.post(FORCE_FAIL, {"token": forged, **FREE}).status_code == 302
+    key = make_key()
+    written = forged.format(pk=key.pk, owner=key.owner, other=uuid.uuid4())
+    assert operator.post(FORCE_FAIL, {"token": written, **FREE}).status_code == 302
     assert IdempotencyKey.objects.get().state == "processing"
     assert nothing_written()
 

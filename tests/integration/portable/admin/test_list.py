@@ -133,6 +133,12 @@ def test_a_place_that_is_none_does_no_harm(viewer: Client, make_key: MakeKey, pl
     assert b"there" in page.content
 
 
+@pytest.mark.parametrize("query", ["route=%00", "tenant=%00", "q=%00", "attempt=x", "nonsense=1"])
+def test_a_filter_that_is_none_does_no_harm(viewer: Client, make_key: MakeKey, query: str) -> None:
+    make_key()
+    assert viewer.get(f"{LIST}?{query}", follow=True).status_code == 200
+
+
 @pytest.mark.parametrize("order", ["1", "-2", "3.4", "6", "-9"])
 def test_no_parameter_orders_by_a_column_without_an_index(
     viewer: Client, make_key: MakeKey, order: str
@@ -261,6 +267,47 @@ def test_the_bound_of_the_list_does_not_outlive_it(viewer: Client) -> None:
     before = bound()
     assert keys_shown(viewer) == []
     assert bound() == before
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ("", "idempotency_idempotencykey_pkey"),
+        ("?older=4000", "idempotency_idempotencykey_pkey"),
+        ("?attention=stuck", "idempotency_key_lease"),
+        ("?attention=taken_over", "idempotency_key_lease"),
+        ("?attention=in_doubt", "idempotency_key_lease"),
+        ("?state__exact=in_doubt", "idempotency_key_lease"),
+        ("?q=00ff00ff00ff", "idempotency_idempotencykey_digest_key"),
+        ("?q=acct_7+nobody", "idempotency_idempotencykey_digest_key"),
+    ],
+)
+def test_an_index_leads_to_what_an_operator_looks_for(
+    viewer: Client, make_key: MakeKey, query: str, index: str
+) -> None:
+    template = make_key("succeeded", completed_at=None)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO idempotency_idempotencykey (digest, key, route, tenant, fingerprint, "
+            "fingerprint_version, state, owner, attempt, recovery_point, failure, created_at, "
+            "expires_at, response_day) "
+            "SELECT sha256(i::text::bytea), i::text, route, 'acct_' || mod(i, 9), fingerprint, 1, "
+            "state, owner, 1, '', '', created_at, expires_at, response_day "
+            "FROM idempotency_idempotencykey, generate_series(1, 8000) AS i WHERE id = %s",
+            [template.pk],
+        )
+        cursor.execute("ANALYZE idempotency_idempotencykey")
+    make_key("in_doubt")
+    with CaptureQueriesContext(connection) as queries:
+        viewer.get(LIST + query)
+    # The page itself, or where nothing is found by index, the look that came before it.
+    looked = [sql for sql in about_keys(queries) if " LIMIT " in sql]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {looked[0]}")
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+    assert index in plan, plan
+    assert "Seq Scan" not in plan, plan
 
 
 def test_markup_in_a_key_is_text(viewer: Client, make_key: MakeKey) -> None:
