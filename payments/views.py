@@ -21,14 +21,14 @@ from payments import (
     webhooks,
 )
 from payments import serializers as shapes
-from payments.api import PaymentsView, validated
+from payments.api import MerchantScope, PaymentsView, validated
 from payments.exception_handler import problem_of, refusals
 from payments.openapi import ALWAYS, BODY, problem_responses
 from payments.operations import CreateCharge, CreateRefund
 from payments.preconditions import etag
 
 
-class KeyedView(IdempotencyMixin, PaymentsView):  # type: ignore[misc]
+class KeyedView(MerchantScope, IdempotencyMixin, PaymentsView):  # type: ignore[misc]
     """A view whose POST moves money: it needs a key, in the header or the body."""
 
     idempotency_required = True
@@ -72,7 +72,7 @@ class ChargesView(KeyedView):
         return Response(shapes.ChargePage(page).data)
 
 
-class ChargeView(IdempotencyMixin, PaymentsView):  # type: ignore[misc]
+class ChargeView(MerchantScope, IdempotencyMixin, PaymentsView):  # type: ignore[misc]
     @extend_schema(
         operation_id="get_charge",
         summary="Show a charge",
@@ -269,7 +269,7 @@ class WebhookEndpointView(PaymentsView):
         return Response(shapes.WebhookEndpointRepresentation(endpoint).data)
 
 
-class KeyView(PaymentsView, IdempotencyKeyView):
+class KeyView(MerchantScope, PaymentsView, IdempotencyKeyView):
     @extend_schema(
         operation_id="get_idempotency_key",
         summary="Show what became of a key",
