@@ -214,17 +214,19 @@ def test_case_41_no_lease_at_all_claims_nothing(key: Key) -> None:
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_case_42_an_application_clock_an_hour_off_changes_nothing(key: Key, hours: int) -> None:
     clock.freeze(None)
+    over, done = Key(key.store, "over"), Key(key.store, "done")
+    key.won()
+    over.won(lease=timedelta(0))
+    done.completed(ttl=timedelta(minutes=30))
+
     with time_machine.travel(NOW + timedelta(hours=hours), tick=False):
-        lease = key.won()
         busy = key.claim()
         assert isinstance(busy, Busy)
         assert timedelta(0) < busy.lease_left <= LEASE
-        key.store.complete(lease, ANSWER, timedelta(minutes=30))
-        assert key.claim() == Replay(ANSWER)
-
-        over = Key(key.store, "over")
-        over.won(lease=timedelta(0))
         assert over.won().takeover
+        assert done.claim() == Replay(ANSWER)
+        assert key.store.reclaim(TTL, grace=timedelta(0), limit=10) == 0
+        assert key.store.prune_expired(limit=10) == (0, None)
 
 
 def test_case_50_an_expired_key_runs_as_new_under_a_new_id(key: Key) -> None:

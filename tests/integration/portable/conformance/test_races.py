@@ -105,7 +105,41 @@ def test_a_portable_claim_interrupted_between_reading_and_writing_looks_again(
     assert key.row.owner == winners[0].owner
 
 
+def test_a_portable_takeover_names_the_owner_it_really_took_over_from() -> None:
+    key = Key(DatabaseStore("default"))
+    key.won(lease=timedelta(0))
+
+    with interrupted("default", lambda: key.won(lease=timedelta(0))):
+        last = key.won()
+
+    first_event, second_event = key.events()
+    assert second_event.data == {"from": first_event.data["to"], "to": str(last.owner)}
+
+
 # Claims against owners
+
+
+def test_a_portable_claim_interrupted_by_the_owners_renewal_is_busy() -> None:
+    key = Key(DatabaseStore("default"))
+    lease = key.won(lease=timedelta(0))
+
+    with interrupted("default", lambda: key.store.renew(lease, LEASE)):
+        decision = key.claim()
+
+    assert isinstance(decision, Busy)
+    assert key.row.owner == lease.owner
+
+
+@pytest.mark.postgresql
+def test_a_takeover_that_waits_for_the_owners_renewal_is_busy(key: Key) -> None:
+    lease = key.won(lease=timedelta(0))
+
+    with behind_a_lock(key.claim) as result, transaction.atomic():
+        key.store.renew(lease, LEASE)
+        result.start()
+
+    assert isinstance(result.value, Busy)
+    assert key.row.owner == lease.owner
 
 
 @pytest.mark.postgresql
