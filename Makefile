@@ -5,6 +5,8 @@
 # make lint     the linters, types and layers alone
 # make install  .venv, from constraints.txt
 # make lock     constraints.txt, resolved anew
+# make messages     the translators' catalogue, extracted anew (needs gettext)
+# make screenshots  the pictures of the admin, taken anew (needs Chromium)
 # make clean    remove .venv, .data and every cache
 
 PYTHON ?= python3
@@ -12,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test bench lint lock clean
+.PHONY: help install run demo test bench lint lock messages screenshots clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -44,6 +46,13 @@ bench: install
 
 lock:
 	@sh config/lock.sh "$(PYTHON)"
+
+messages: install
+	cd idempotency && ../$(BIN)/django-admin makemessages --locale en --add-location file
+
+screenshots: install
+	SCREENSHOTS=tests/acceptance/screenshots REQUIRE_BROWSER=1 \
+	    $(BIN)/python -m pytest tests/acceptance/test_admin_browser.py
 
 clean:
 	rm -rf $(VENV) .venv-newest .data dist build staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis
