@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0  # seconds until a process that says nothing is given up
+
+LOST = "lost"
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a state outside this process; fail when it does not come."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
 
 
 class GatewayProcess:
@@ -70,6 +81,13 @@ class GatewayProcess:
         """POST /charges, 1000 EUR unless told otherwise; the answer as it comes."""
         order = {"amount": 1000, "currency": "EUR", "source": source, **order}
         return self.post("/charges", order, key=key)
+
+    def outcome(self, source: str, *, key: str | None = "k1") -> int | str:
+        """The status of the answer to such a charge, or ``LOST``."""
+        try:
+            return int(self.charge(source, key=key).status_code)
+        except httpx2.RemoteProtocolError:
+            return LOST
 
     def post(self, path: str, order: Any, *, key: str | None = None) -> httpx2.Response:
         headers = {} if key is None else {"Idempotency-Key": key}

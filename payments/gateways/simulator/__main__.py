@@ -47,7 +47,7 @@ def _serve(server: Server, stop: threading.Event) -> None:
     server.shutdown()
     thread.join()
     server.server_close()
-    # A request that waits ends with the process, unanswered; with the ledger closed it moves nothing.
+    # A request that still waits ends unanswered, and with the ledger closed it moves nothing.
     server.desk.ledger.close()
 
 
