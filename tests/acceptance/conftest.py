@@ -51,9 +51,11 @@ def product(make_product: Callable[..., Product], request: pytest.FixtureRequest
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Path:
+def gate(tmp_path: Path) -> Iterator[Path]:
     """A file for `X-Demo-Fault: pause@…=FILE`: the request goes on once the test touches it."""
-    return tmp_path / "gate"
+    path = tmp_path / "gate"
+    yield path
+    path.touch()  # nobody waits on after a test that failed
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,6 @@ class Product:
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
         )
         self._running.callback(self._http.close)
-        self._reader: psycopg.Connection[dict[str, Any]] | None = None
 
     def start(self, *options: str) -> Product:
         """Start gunicorn with the project's configuration, and wait until it answers."""
@@ -171,8 +170,6 @@ class Product:
             yield
 
     def stop(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
         self._running.close()
 
     def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -251,9 +248,8 @@ class Product:
     # What happened
 
     def rows(self, query: str, *parameters: Any) -> list[dict[str, Any]]:
-        if self._reader is None or self._reader.closed:
-            self._reader = psycopg.connect(self.database, autocommit=True, row_factory=dict_row)
-        return self._reader.execute(query, parameters).fetchall()
+        with psycopg.connect(self.database, autocommit=True, row_factory=dict_row) as reader:
+            return reader.execute(query, parameters).fetchall()
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection of the test's own."""

@@ -51,8 +51,7 @@ def pause(product: Product, pool: ThreadPoolExecutor, gate: Path) -> Callable[..
         wait_until(lambda: product.rows(_KEY, key))
         return Paused(gate, answer)
 
-    yield send
-    gate.touch()  # nobody waits on after a test that failed
+    return send
 
 
 _KEY = "SELECT FROM idempotency_idempotencykey WHERE key = %s"
