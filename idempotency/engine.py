@@ -62,7 +62,7 @@ from idempotency.core.responses import RecordedResponse
 from idempotency.operations import Operation, Reply
 from idempotency.stores import get_store
 from idempotency.stores.base import Store
-from idempotency.stores.sessions import replace_if_broken
+from idempotency.stores.sessions import Commit, replace_if_broken
 from idempotency.waiting import Waiter, get_waiter
 
 logger = logging.getLogger("idempotency")
@@ -278,16 +278,13 @@ class Engine:
 
     def _work(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
         attempt = _Attempt(self.store, lease, request, work)
-        using = self.store.using
-        # A TestCase commits nothing, and would count our hook among its own.
-        commits = not connections[using].in_atomic_block
+        commit = Commit(self.store.using)
         try:
-            with transaction.atomic(using=using, durable=True):
-                if commits:
-                    transaction.on_commit(attempt.note_commit, using=using)
+            with transaction.atomic(using=self.store.using, durable=True):
+                commit.watch()
                 attempt.run()
         except Exception as error:
-            if not attempt.committed:
+            if not commit.happened:
                 self._rolled_back(attempt, error)
                 raise
             # Work and answer stand, whatever a hook of the work's own says: the caller hears them.
@@ -357,16 +354,11 @@ class _Attempt(Generic[R]):
         self.store, self.lease, self.request, self.work = store, lease, request, work
         #: Everything but the COMMIT has been done.
         self.finished = False
-        self.committed = False
         self.response: R | None = None
         self.recorded: RecordedResponse
         self.verdict: Verdict = Verdict.STORE
         #: The envelope of an operation that has been prepared; None for atomic work.
         self.prepared: dict[str, Any] | None = None
-
-    def note_commit(self) -> None:
-        """The first hook after the COMMIT, before those of the handler."""
-        self.committed = True
 
     def run(self) -> None:
         handled = self.work.handle(Execution(self.store, self.lease, self.request.policy))
@@ -383,7 +375,7 @@ class _Attempt(Generic[R]):
             self.recorded = context.record()
             self._settle()
             return
-        self.prepared = operations.envelope(operation, context, self.request.policy.ttl)
+        self.prepared = operations.envelope(operation, context, self.request.policy)
         self.store.record_recovery_point(self.lease, operations.PREPARED, self.prepared)
 
     def _settle(self) -> None:
@@ -394,19 +386,10 @@ class _Attempt(Generic[R]):
         if self.verdict is not Verdict.STORE:
             transaction.set_rollback(True, using=self.store.using)
             return
-        kept = _within(self.recorded, policy.max_response_bytes)
+        kept = self.recorded.within(policy.max_response_bytes)
         day = self.store.complete(self.lease, kept, policy.ttl)
         if day != self.lease.response_day:
             partitions.forget_day(self.store.using, self.lease.response_day)
-
-
-def _within(recorded: RecordedResponse, limit: int) -> RecordedResponse:
-    if recorded.body is None or len(recorded.body) <= limit:
-        return recorded
-    logger.warning(
-        "a response of %s bytes is above MAX_RESPONSE_BYTES, not kept", len(recorded.body)
-    )
-    return RecordedResponse(recorded.status, recorded.headers, None)
 
 
 def _answer(decision: Decision) -> RecordedResponse:

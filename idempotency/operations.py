@@ -18,20 +18,21 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, InterfaceError, transaction
 
-from idempotency import signals
+from idempotency import partitions, signals
 from idempotency.conf import settings
 from idempotency.core.decisions import Lease
 from idempotency.core.errors import CallNotSent, LeaseLost, OutcomeInDoubt, OutcomePending
-from idempotency.core.keys import derive_downstream_key
+from idempotency.core.keys import derive_downstream_key, log_digest
 from idempotency.core.policies import Policy, Verdict
-from idempotency.core.responses import RecordedResponse, stored_headers
+from idempotency.core.responses import WITHOUT_BODY, RecordedResponse, stored_headers
 from idempotency.stores.base import Store
+from idempotency.stores.sessions import Commit, replace_if_broken
 
 logger = logging.getLogger("idempotency")
 
@@ -83,9 +84,11 @@ class Reply:
 
     def record(self) -> RecordedResponse:
         """The answer as bytes, equal whoever makes them."""
+        headers = stored_headers(self.headers.items())
+        if self.status in WITHOUT_BODY:
+            return RecordedResponse(self.status, headers, b"")
         body = json.dumps(self.data, cls=DjangoJSONEncoder, separators=(",", ":")).encode()
-        headers = [("Content-Type", self.content_type), *self.headers.items()]
-        return RecordedResponse(self.status, stored_headers(headers), body)
+        return RecordedResponse(self.status, (("Content-Type", self.content_type), *headers), body)
 
 
 class Operation:
@@ -169,9 +172,16 @@ def run_prepared(store: Store, lease: Lease, context: dict[str, Any]) -> Recorde
     return _drive(store, lease, context, first=True)
 
 
-def envelope(operation: Operation, context: dict[str, Any], ttl: timedelta) -> dict[str, Any]:
+def envelope(operation: Operation, context: Any, policy: Policy) -> dict[str, Any]:
     """What is kept at the recovery point: enough to continue without the request and its policy."""
-    return {"operation": operation.name, "ttl": ttl.total_seconds(), "context": context}
+    if not isinstance(context, dict):
+        raise TypeError(f"prepare of {operation.name} returned {type(context).__name__}, no dict.")
+    return {
+        "operation": operation.name,
+        "ttl": policy.ttl.total_seconds(),
+        "limit": policy.max_response_bytes,
+        "context": context,
+    }
 
 
 def run_without_key(
@@ -201,22 +211,35 @@ def run_without_key(
     raise CallNotSent(retry_after=outcome.retry_after)
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An operation past its recovery point, in the hands of one owner."""
+
+    store: Store
+    lease: Lease
+    operation: Operation
+    context: dict[str, Any]
+    ttl: timedelta
+    limit: int
+
+
 def _drive(store: Store, lease: Lease, kept: dict[str, Any], *, first: bool) -> RecordedResponse:
-    operation = _find(kept["operation"])
-    context, ttl = kept["context"], timedelta(seconds=kept["ttl"])
-    if not first and not operation.downstream_dedupes:
+    ttl = timedelta(seconds=kept["ttl"])
+    task = _Open(store, lease, _find(kept["operation"]), kept["context"], ttl, kept["limit"])
+    if not first and not task.operation.downstream_dedupes:
         # An earlier attempt may have made the call, and the other side would make it again.
-        store.doubt(lease, "interrupted at a call that cannot be repeated")
-        _tell(signals.key_in_doubt, lease)
-        raise OutcomeInDoubt
-    outcome = _call(operation, lease, context)
+        _doubt(task, "interrupted at a call that cannot be repeated")
+    outcome = _call(task)
     _tell(signals.operation_called, lease, outcome=outcome)
     if isinstance(outcome, (Done, Refused)):
-        return _finalize(store, lease, operation, context, outcome, ttl)
+        return _finalize(task, outcome)
     if isinstance(outcome, NotSent) and first:
-        _withdraw(store, lease, operation, context, outcome, ttl)
+        _withdraw(task, outcome)
     # Not sent this time, but an earlier attempt may have been: still unknown.
-    return _leave_unknown(store, lease, operation, outcome.reason)
+    if not task.operation.downstream_dedupes:
+        _doubt(task, outcome.reason)
+    _suspend(task, outcome.reason)
+    raise OutcomePending
 
 
 def _find(name: str) -> Operation:
@@ -229,79 +252,94 @@ def _find(name: str) -> Operation:
         ) from None
 
 
-def _call(operation: Operation, lease: Lease, context: dict[str, Any]) -> Outcome:
+def _call(task: _Open) -> Outcome:
+    operation = task.operation
     key = derive_downstream_key(
-        settings().secret_bytes, lease.key_id, operation.service, operation.name, "call"
+        settings().secret_bytes, task.lease.key_id, operation.service, operation.name, "call"
     )
-    return _outcome(operation, context, key)
+    return _outcome(operation, task.context, key)
 
 
 def _outcome(operation: Operation, context: dict[str, Any], key: str) -> Outcome:
     try:
-        return operation.call(context, key)
+        outcome: object = operation.call(context, key)
     except Exception as error:
         # Whatever it was, the call may have gone out before it: that is what Unknown means.
         logger.exception("the call of %s raised", operation.name)
         return Unknown(f"{type(error).__name__} in the call")
+    if not isinstance(outcome, Outcome):
+        logger.error("the call of %s returned %s, no outcome", operation.name, type(outcome))
+        return Unknown(f"the call returned {type(outcome).__name__}")
+    return outcome
 
 
-def _finalize(
-    store: Store,
-    lease: Lease,
-    operation: Operation,
-    context: dict[str, Any],
-    outcome: Done | Refused,
-    ttl: timedelta,
-) -> RecordedResponse:
+def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
+    commit = Commit(task.store.using)
     try:
-        with transaction.atomic(using=store.using, durable=True):
-            recorded = operation.finalize(context, outcome).record()
-            store.complete(lease, recorded, ttl)
+        with transaction.atomic(using=task.store.using, durable=True):
+            commit.watch()
+            recorded = _final(task.operation.finalize(task.context, outcome))
+            day = task.store.complete(task.lease, recorded.within(task.limit), task.ttl)
     except LeaseLost:
         raise
     except Exception as error:
         # The effect happened and its result is not saved: whoever resumes gets the same answer from
         # the other side. Telling the caller to start anew here would charge twice.
-        logger.exception("finalize of %s failed; it will be resumed", operation.name)
-        _suspend(store, lease, f"{type(error).__name__} in finalize")
-        raise OutcomePending from error
-    _tell(signals.key_completed, lease, status=recorded.status)
+        logger.exception("finalize of %s failed", task.operation.name)
+        if not commit.happened:
+            _suspend(task, f"{type(error).__name__} in finalize")
+            raise OutcomePending from error
+    if day != task.lease.response_day:
+        partitions.forget_day(task.store.using, task.lease.response_day)
+    _tell(signals.key_completed, task.lease, status=recorded.status)
     return recorded
 
 
-def _withdraw(
-    store: Store,
-    lease: Lease,
-    operation: Operation,
-    context: dict[str, Any],
-    outcome: NotSent,
-    ttl: timedelta,
-) -> None:
-    with transaction.atomic(using=store.using, durable=True):
-        operation.withdraw(context)
-        store.fail(lease, outcome.reason, ttl, forget_recovery=True)
-    _tell(signals.key_failed, lease, reason=outcome.reason)
+def _final(reply: Reply) -> RecordedResponse:
+    if reply.status >= 500:
+        raise ValueError(f"finalize answered {reply.status}, which cannot be an outcome.")
+    return reply.record()
+
+
+def _withdraw(task: _Open, outcome: NotSent) -> NoReturn:
+    commit = Commit(task.store.using)
+    try:
+        with transaction.atomic(using=task.store.using, durable=True):
+            commit.watch()
+            task.operation.withdraw(task.context)
+            task.store.fail(task.lease, outcome.reason, task.ttl, forget_recovery=True)
+    except LeaseLost:
+        raise
+    except Exception as error:
+        # The intent is still there, so it is resumed as if the outcome were unknown.
+        logger.exception("withdraw of %s failed", task.operation.name)
+        if not commit.happened:
+            _suspend(task, f"{type(error).__name__} in withdraw")
+            raise OutcomePending from error
+    _tell(signals.key_failed, task.lease, reason=outcome.reason)
     raise CallNotSent(retry_after=outcome.retry_after)
 
 
-def _leave_unknown(
-    store: Store, lease: Lease, operation: Operation, reason: str
-) -> RecordedResponse:
-    if not operation.downstream_dedupes:
-        store.doubt(lease, reason)
-        _tell(signals.key_in_doubt, lease)
-        raise OutcomeInDoubt
-    _suspend(store, lease, reason)
-    raise OutcomePending
-
-
-def _suspend(store: Store, lease: Lease, reason: str) -> None:
+def _doubt(task: _Open, reason: str) -> NoReturn:
+    replace_if_broken(task.store.using)
     try:
-        store.suspend(lease, reason)
-    except (DatabaseError, LeaseLost):
+        task.store.doubt(task.lease, reason)
+    except (DatabaseError, InterfaceError) as error:
+        # The recovery point stands, and whoever resumes comes to the same end.
+        raise OutcomePending from error
+    _tell(signals.key_in_doubt, task.lease)
+    raise OutcomeInDoubt
+
+
+def _suspend(task: _Open, reason: str) -> None:
+    replace_if_broken(task.store.using)
+    try:
+        task.store.suspend(task.lease, reason)
+    except (DatabaseError, InterfaceError, LeaseLost):
         # Completed after all, taken over, or unreachable: in each case the next attempt finds the
         # truth, at the latest when the lease runs out. Suspending only makes that sooner.
-        logger.warning("could not suspend attempt %s", lease.attempt, exc_info=True)
+        digest = log_digest(task.lease.digest)
+        logger.warning("could not suspend %s", digest, exc_info=True)
 
 
 def _tell(signal: Any, lease: Lease, **arguments: Any) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+logger = logging.getLogger("idempotency")
 
 REPLAY_MARKER = "Idempotent-Replayed"
 
@@ -37,6 +40,8 @@ _PER_EXCHANGE = frozenset(
         REPLAY_MARKER.lower(),
     }
 )
+#: RFC 9110: answers that never have a body, whatever their stream or their data would say.
+WITHOUT_BODY = frozenset({204, 205, 304})
 _PER_EXCHANGE_PREFIXES = ("ratelimit", "x-ratelimit", "access-control-")
 
 
@@ -74,3 +79,10 @@ class RecordedResponse:
     def resource(self) -> str | None:
         """The Location of the answer, where it had one."""
         return next((value for name, value in self.headers if name.lower() == "location"), None)
+
+    def within(self, limit: int) -> RecordedResponse:
+        """The same, without a body of more than ``limit`` bytes."""
+        if self.body is None or len(self.body) <= limit:
+            return self
+        logger.warning("a response of %s bytes is above %s and not kept", len(self.body), limit)
+        return RecordedResponse(self.status, self.headers, None)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
-from idempotency.core.responses import REPLAY_MARKER, RecordedResponse, stored_headers
-
-#: RFC 9110: the stream of such an answer is empty, whatever it would say.
-_WITHOUT_BODY = frozenset({204, 205, 304})
+from idempotency.core.responses import REPLAY_MARKER, WITHOUT_BODY, RecordedResponse, stored_headers
 
 
 def record(response: HttpResponseBase) -> RecordedResponse:
@@ -19,7 +16,7 @@ def record(response: HttpResponseBase) -> RecordedResponse:
     """
     headers = stored_headers(response.items())
     if response.streaming:
-        body = b"" if response.status_code in _WITHOUT_BODY else None
+        body = b"" if response.status_code in WITHOUT_BODY else None
         return RecordedResponse(response.status_code, headers, body)
     assert isinstance(response, HttpResponse)  # noqa: S101  what does not stream has content
     return RecordedResponse(response.status_code, headers, response.content)

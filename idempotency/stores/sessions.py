@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from django.db import connections
+from django.db import connections, transaction
+
+
+class Commit:
+    """Tells a COMMIT that failed from a hook that failed after it.
+
+    Make it before the outermost block, and call ``watch`` first of all inside.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.happened = False
+        self._using = using
+        # A TestCase commits nothing, and would count our hook among its own.
+        self._real = not connections[using].in_atomic_block
+
+    def watch(self) -> None:
+        """Be the first hook of the transaction."""
+        if self._real:
+            transaction.on_commit(self._note, using=self._using)
+
+    def _note(self) -> None:
+        self.happened = True
 
 
 def replace_if_broken(using: str) -> None:
