@@ -102,6 +102,15 @@ def _and_disconnect(call: Callable[[], T]) -> T:
 
 
 @contextmanager
+def listening(signal: Any, receiver: Callable[..., Any]) -> Iterator[None]:
+    signal.connect(receiver)
+    try:
+        yield
+    finally:
+        signal.disconnect(receiver)
+
+
+@contextmanager
 def statements() -> Iterator[list[str]]:
     """The SQL that this thread sends inside the block, without BEGIN, COMMIT and savepoints."""
     sent: list[str] = []

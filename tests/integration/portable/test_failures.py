@@ -32,6 +32,7 @@ from tests.integration.portable.api import (
     background,
     end_lease,
     key_of,
+    listening,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -183,15 +184,6 @@ def test_case_38_a_connection_lost_in_the_work_is_a_503_and_the_retry_runs_at_on
     views.before_work = None
     assert api.post(path, {}, "k").status_code == 201
     assert views.effects() == 1
-
-
-@contextmanager
-def listening(signal: Any, receiver: Callable[..., Any]) -> Iterator[None]:
-    signal.connect(receiver)
-    try:
-        yield
-    finally:
-        signal.disconnect(receiver)
 
 
 @pytest.mark.postgresql
@@ -444,7 +436,7 @@ def test_case_57_a_forced_end_refuses_the_completion_of_a_live_owner(
         gate.wait_until_reached()
         row = key_of("k")
         ended = operators.force_fail(
-            row.pk, owner=row.owner, actor="op", reason="stuck", final=final
+            row.pk, seen=operators.Seen.of(row), actor="op", reason="stuck", final=final
         )
         gate.open()
         loser = owner.result()

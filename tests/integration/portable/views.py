@@ -23,6 +23,7 @@ from rest_framework.views import APIView
 
 from idempotency.http.decorators import idempotent
 from idempotency.rest_framework import IdempotencyMixin
+from tests.integration.portable.elsewhere import Buy, BuyOnce
 
 #: What the next call of a view does instead of its usual answer; a test sets it.
 behaviour: Callable[[Any], Any] | None = None
@@ -163,6 +164,20 @@ class ImpatientView(ThingView):
     idempotency_wait = 0.05
 
 
+class BuyView(ThingView):
+    def post(self, request: Any) -> Any:
+        return Buy(**request.data)
+
+
+class BuyOnceView(ThingView):
+    def post(self, request: Any) -> Any:
+        return BuyOnce()
+
+
+class BuySmallView(BuyView):
+    idempotency_max_response_bytes = 4
+
+
 class AccountView(ThingView):
     """The account is what the caller says it is: two credentials may name the same one."""
 
@@ -222,3 +237,9 @@ def plain_optional(request: Any) -> HttpResponse:
 @idempotent(required=True, body_field="client_token")
 def plain_body_field(request: Any) -> HttpResponse:
     return as_plain(work(request))
+
+
+@csrf_exempt
+@idempotent
+def plain_buy(request: Any) -> Buy:
+    return Buy()
