@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from functools import partial
+from typing import NoReturn
 
 from django.db import Error, InterfaceError, OperationalError, connections, router
 from django.db.models import DurationField, Exists, OuterRef, Q, QuerySet, Value
@@ -221,8 +222,8 @@ def _resume_one(run: _Run, key_id: int, *, give_up: bool) -> None:
             return  # completed, or taken over by a retry
         if give_up:
             _give_up(run.store, lease)
-        else:
-            operations.resume(run.store, lease)
+        partitions.ensure_day(run.using, lease.response_day)
+        operations.resume(run.store, lease)
     except OutcomePending:
         run.details.append(f"{key_id}: still unknown")
         return
@@ -245,7 +246,7 @@ def _reachable(using: str) -> bool:
     return connection.connection is not None and connection.is_usable()
 
 
-def _give_up(store: Store, lease: Lease) -> None:
+def _give_up(store: Store, lease: Lease) -> NoReturn:
     store.doubt(lease, f"given up after {lease.attempt - 1} attempts")
     signals.send(
         signals.key_in_doubt,
