@@ -172,6 +172,22 @@ class Product:
     def stop(self) -> None:
         self._running.close()
 
+    @contextlib.contextmanager
+    def jobs(self) -> Iterator[Jobs]:
+        """A process that runs maintenance jobs."""
+        with (self.folder / f"jobs-{next(_numbers)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _JOBS],
+                cwd=ROOT,
+                env=self.env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        with process:  # the end of its input ends it
+            yield Jobs(process)
+
     def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run one of manage.py's commands to its end."""
         command = [sys.executable, "manage.py", *arguments]
@@ -324,6 +340,40 @@ class Product:
     def _theirs(self) -> list[tuple[Any, ...]]:
         names = ("kind", "id", "reference", "amount", "currency")
         return sorted(tuple(entry[name] for name in names) for entry in self.gateway.ledger())
+
+
+class Jobs:
+    """A process with Django loaded: a job begins when it is told to, not seconds later."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        assert self._line() == "ready"
+
+    def run(self, name: str) -> dict[str, Any]:
+        """Run a job of `idempotency.maintenance` to its end; its result."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{name}\n")
+        self._process.stdin.flush()
+        result: dict[str, Any] = json.loads(self._line())
+        return result
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+_JOBS = """
+import dataclasses, json, sys
+import django
+
+django.setup()
+from idempotency import maintenance
+
+print("ready", flush=True)
+for line in sys.stdin:
+    result = getattr(maintenance, line.strip())()
+    print(json.dumps(dataclasses.asdict(result)), flush=True)
+"""
 
 
 def children(pid: int) -> list[int]:
