@@ -269,7 +269,7 @@ class WebhookEndpointView(PaymentsView):
         return Response(shapes.WebhookEndpointRepresentation(endpoint).data)
 
 
-class KeyView(MerchantScope, PaymentsView, IdempotencyKeyView):
+class KeyView(MerchantScope, PaymentsView, IdempotencyKeyView):  # type: ignore[misc]
     @extend_schema(
         operation_id="get_idempotency_key",
         summary="Show what became of a key",

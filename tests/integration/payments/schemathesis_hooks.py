@@ -36,7 +36,14 @@ def _quoted(key: str) -> str:
     return f'"{escaped}"'
 
 
-_scalars = st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="ascii"))
-schemathesis.openapi.format(
-    "json-object", st.dictionaries(st.text(st.characters(codec="ascii")), _scalars).map(json.dumps)
-)
+_text = st.text(st.characters(min_codepoint=1, codec="ascii"))
+_scalars = st.none() | st.booleans() | st.integers() | _text
+schemathesis.openapi.format("json-object", st.dictionaries(_text, _scalars).map(json.dumps))
+
+
+@schemathesis.hook
+def map_body(context: Any, body: Any) -> Any:
+    """Let a transfer go to an account that exists, which no generator would guess."""
+    account = os.environ.get("SCHEMATHESIS_ACCOUNT")
+    made_up = isinstance(body, dict) and str(body.get("to", "")).startswith("acct_")
+    return {**body, "to": account} if account and made_up else body
