@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -24,9 +23,9 @@ from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from idempotency import partitions
-from idempotency.conf import CHOICES, Settings, settings
+from idempotency.conf import Settings, settings
 from idempotency.http.requests import POLICY_NAMES, build_policy
-from idempotency.http.routes import Route, mutating_routes, protected_routes
+from idempotency.http.routes import MUTATING, Route, mutating_routes, protected_routes
 from idempotency.models import IdempotencyKey
 
 TAG = "idempotency"
@@ -59,13 +58,14 @@ Messages = Iterator[CheckMessage]
 def _with_settings(check: Callable[[Settings], Messages]) -> Callable[..., list[CheckMessage]]:
     """Run a check of settings or routes, unless the settings themselves cannot be read: E001."""
 
-    # Not functools.wraps: Django looks for **kwargs in the signature, which it would borrow.
     def run(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
         try:
             return list(check(settings()))
         except ImproperlyConfigured:
             return []
 
+    # No more of it: Django would look for **kwargs in the signature of what is wrapped.
+    run.__name__, run.__doc__ = check.__name__, check.__doc__
     return run
 
 
@@ -73,25 +73,13 @@ def _with_settings(check: Callable[[Settings], Messages]) -> Callable[..., list[
 def check_readable(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """E001: a setting or a view's policy that cannot be read."""
     try:
-        problems = _unreadable(settings())
-    except ImproperlyConfigured as error:
-        problems = [str(error)]
-    hint = "Correct IDEMPOTENCY in your settings, or the view's policy."
-    return [Error(problem, hint=hint, id="idempotency.E001") for problem in problems]
-
-
-def _unreadable(chosen: Settings) -> list[str]:
-    problems = [
-        f"{owner}: {name} must be one of {', '.join(known)}, not {value!r}."
-        for name, known in CHOICES.items()
-        for owner, value in _values(name.lower())
-        if value not in known
-    ]
-    try:
+        chosen = settings()
+        mutating_routes()
         import_string(chosen.store or "idempotency.stores.get_store")
-    except ImportError as error:
-        problems.append(f"IDEMPOTENCY['STORE'] cannot be imported: {error}")
-    return problems
+    except (ImproperlyConfigured, ImportError) as error:
+        hint = "Correct IDEMPOTENCY in your settings, or the view's policy."
+        return [Error(str(error), hint=hint, id="idempotency.E001")]
+    return []
 
 
 @register(TAG)
@@ -281,7 +269,12 @@ def _is_exempt(route: Route, allowed: Sequence[str]) -> bool:
 
 
 def _answered_methods(view: Any) -> Sequence[str]:
-    """The methods of a view; a function's are known when ``require_http_methods`` wraps it."""
+    """The methods of a view that change something.
+
+    A function's are known when ``require_http_methods`` wraps it; else they are those of its
+    policy, and without one all.
+    """
+    protected = hasattr(view, "idempotency_policy")
     while not isinstance(view, type):
         names = view.__code__.co_freevars if inspect.isfunction(view) else ()
         variables = dict(zip(names, getattr(view, "__closure__", None) or (), strict=False))
@@ -290,7 +283,7 @@ def _answered_methods(view: Any) -> Sequence[str]:
         if not hasattr(view, "__wrapped__"):
             break
         view = view.__wrapped__
-    return ("POST", "PUT", "PATCH", "DELETE")
+    return () if protected else MUTATING
 
 
 @register(TAG, Tags.database)
@@ -298,20 +291,24 @@ def check_databases(
     app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
     """W002 and W003, on each PostgreSQL database that has our tables."""
-    messages: list[CheckMessage] = []
-    for alias in databases or ():
-        migrates = router.allow_migrate_model(alias, IdempotencyKey)
-        if migrates and connections[alias].vendor == "postgresql":
-            messages += _with_settings(partial(_check_postgres, alias))()
-    return messages
+    try:
+        return [
+            message
+            for alias in databases or ()
+            if router.allow_migrate_model(alias, IdempotencyKey)
+            and connections[alias].vendor == "postgresql"
+            for message in _check_postgres(settings(), alias)
+        ]
+    except ImproperlyConfigured:
+        return []
 
 
-def _check_postgres(alias: str, chosen: Settings) -> Messages:
+def _check_postgres(chosen: Settings, alias: str) -> Messages:
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout'")
         timeout = timedelta(milliseconds=cursor.fetchone()[0])
     for owner, lease in _values("lease"):
-        if lease <= timeout:
+        if timedelta(0) < lease <= timeout:
             yield Warning(
                 f"{owner}: the lease ({lease}) is not longer than a statement may take "
                 f"(statement_timeout of {alias!r}, {timeout}).",

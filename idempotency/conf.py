@@ -8,6 +8,7 @@ datetime.timedelta(days=1)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -56,6 +57,15 @@ DEFAULTS: dict[str, Any] = {
 }
 
 _DURATIONS = frozenset({"TTL", "LEASE", "WAIT", "RETENTION", "RECLAIM_GRACE", "REDIS_TIMEOUT"})
+_SEQUENCES = frozenset(
+    {
+        "METHODS",
+        "FINGERPRINT_EXCLUDE",
+        "FINGERPRINT_EXCLUDE_ALLOWED",
+        "STORED_STATUSES",
+        "UNPROTECTED_ALLOWED",
+    }
+)
 #: The values that a setting, or a view's policy of the same name, may have.
 CHOICES = {
     "SCOPE": ("route", "tenant"),
@@ -118,6 +128,23 @@ def duration(value: float | timedelta, name: str) -> timedelta:
     raise ImproperlyConfigured(f"{name} must be seconds or a timedelta, not {value!r}.")
 
 
+def sequence(value: Iterable[Any] | None, name: str) -> tuple[Any, ...] | None:
+    """Several values as a tuple, None as None. A lone string would be taken for its letters, so
+    that METHODS = "POST" would protect nothing: it is a configuration error."""
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ImproperlyConfigured(f"{name} must be a list or a tuple, not {value!r}.")
+    return tuple(value)
+
+
+def choice(value: Any, name: str, known: tuple[str, ...]) -> Any:
+    """The value, if it is a known one; else a configuration error that names those."""
+    if value not in known:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+    return value
+
+
 @cache
 def settings() -> Settings:
     """The settings in force. Cached until Django reports that a setting changed
@@ -134,13 +161,12 @@ def settings() -> Settings:
 
 
 def _read(name: str, value: Any) -> Any:
+    shown = f"IDEMPOTENCY[{name!r}]"
     if name in _DURATIONS:
-        return duration(value, f"IDEMPOTENCY[{name!r}]")
-    if name in CHOICES and value not in CHOICES[name]:
-        raise ImproperlyConfigured(
-            f"IDEMPOTENCY[{name!r}] must be one of {', '.join(CHOICES[name])}, not {value!r}."
-        )
-    return tuple(value) if isinstance(value, (list, set, frozenset)) else value
+        return duration(value, shown)
+    if name in _SEQUENCES:
+        return sequence(value, shown)
+    return choice(value, shown, CHOICES[name]) if name in CHOICES else value
 
 
 @receiver(setting_changed)

@@ -15,7 +15,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest, QueryDict
 from django.utils.datastructures import MultiValueDict
 
-from idempotency.conf import DEFAULTS, duration, settings
+from idempotency.conf import CHOICES, DEFAULTS, choice, duration, sequence, settings
 from idempotency.core import fingerprints, keys
 from idempotency.core.errors import BodyRefused, KeyInvalid, KeyMissing, LengthRequired
 from idempotency.core.policies import Policy
@@ -51,6 +51,10 @@ def build_policy(choices: Mapping[str, Any]) -> Policy:
     values = {name: getattr(base, name) for name in POLICY_NAMES} | dict(choices)
     for name in ("ttl", "lease", "wait"):
         values[name] = duration(values[name], f"idempotency_{name}")
+    for name in ("methods", "fingerprint_exclude", "stored_statuses"):
+        values[name] = sequence(values[name], f"idempotency_{name}")
+    for setting, known in CHOICES.items():
+        choice(values[setting.lower()], f"idempotency_{setting.lower()}", known)
     values["methods"] = frozenset(method.upper() for method in values["methods"])
     if safe := values["methods"] & SAFE_METHODS:
         raise ImproperlyConfigured(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.urls import URLPattern, URLResolver, get_resolver
@@ -69,7 +70,7 @@ def _routes(pattern: str, callback: Any) -> Iterator[Route]:
     for method in MUTATING:
         if view is None:
             choices = getattr(callback, "idempotency_policy", None)
-            policy = None if choices is None else build_policy(choices)
+            policy = None if choices is None else _read(callback, partial(build_policy, choices))
             takes_key = policy is not None and method in policy.methods
         else:
             # A viewset's route names its actions by method; a class-based view has handlers.
@@ -83,4 +84,13 @@ def _routes(pattern: str, callback: Any) -> Iterator[Route]:
 
 def _policy_of(view: Any) -> Policy | None:
     get_policy = getattr(view, "get_idempotency_policy", None)
-    return None if get_policy is None else get_policy()
+    return None if get_policy is None else _read(view, get_policy)
+
+
+def _read(view: Any, get_policy: Callable[[], Policy]) -> Policy:
+    """The policy of a view; an error in it names the view."""
+    try:
+        return get_policy()
+    except ImproperlyConfigured as error:
+        name = f"{view.__module__}.{view.__qualname__}"
+        raise ImproperlyConfigured(f"{name}: {error}") from error
