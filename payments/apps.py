@@ -7,3 +7,6 @@ class PaymentsConfig(AppConfig):
     label = "payments"
     verbose_name = _("Payments")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from payments import checks  # noqa: F401 - registers them

@@ -18,12 +18,19 @@ from payments.preconditions import etag
 from payments.serializers import ChargeRepresentation, RefundRepresentation
 
 
+class GatewayDedupes:
+    """Whether the gateway of the settings honours the key, for the class and its instances."""
+
+    def __get__(self, instance: Operation | None, owner: type[Operation]) -> bool:
+        return get_gateway().dedupes
+
+
 class CreateCharge(Operation):
     """Ask the gateway for money; 201, or 402 when it refuses."""
 
     name = "payments.charge"
     service = "gateway"
-    downstream_dedupes = True
+    downstream_dedupes = GatewayDedupes()
 
     def prepare(self, request: Request) -> dict[str, Any] | Reply:
         arguments = dict(self.arguments)
@@ -65,7 +72,7 @@ class CreateRefund(Operation):
 
     name = "payments.refund"
     service = "gateway"
-    downstream_dedupes = True
+    downstream_dedupes = GatewayDedupes()
 
     def prepare(self, request: Request) -> dict[str, Any] | Reply:
         try:

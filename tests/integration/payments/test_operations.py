@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,6 +161,18 @@ def test_each_change_of_a_charge_is_a_new_version(acme: Api, refund: dict[str, A
 
 def test_the_context_holds_no_secret_of_the_caller(acme: Api, charge: dict[str, Any]) -> None:
     assert acme.secret not in json.dumps(charge)
+
+
+def test_a_gateway_that_does_not_dedupe_is_not_asked_twice(
+    acme: Api, start_gateway: Callable[..., GatewayProcess], settings: Any
+) -> None:
+    gateway = start_gateway()
+    gateway.control(dedupe=False)
+    settings.PAYMENTS_GATEWAY = {"URL": gateway.url, "DEDUPES": False}
+    key = uuid.uuid4().hex
+    for _ in range(2):
+        problem(acme.charge("tok_answer_lost", key=key), 409, "outcome_in_doubt")
+    assert len(gateway.ledger()) == 1
 
 
 def test_nothing_is_posted_for_a_refund_the_gateway_never_heard_of(
