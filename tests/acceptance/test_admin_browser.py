@@ -1,7 +1,7 @@
 """The admin in Chromium, as an operator uses it: find a stuck key, read its story, end it.
 
-Pictures of the pages go to a temporary folder, or to the one that SCREENSHOTS names:
-    SCREENSHOTS=tests/acceptance/screenshots .venv/bin/pytest tests/acceptance/test_admin_browser.py
+Pictures of the pages go to a temporary folder, or to the one that SCREENSHOTS names; `make
+screenshots` renews those in the repository.
 """
 
 from __future__ import annotations
@@ -41,6 +41,13 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+#: Every look is checked; these are worth a picture.
+PICTURES = {
+    *(f"{name}-{look}" for name in ("list", "detail") for look in ("light", "dark", "phone")),
+    "force-fail-light",
+    "force-failed",
+    "problem-light",
+}
 LONGEST = "k" * 255
 DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
@@ -173,7 +180,6 @@ def test_an_operator_finds_a_stuck_key_and_ends_it_with_a_reason(
     expect(
         page.get_by_role("alert").get_by_text("Something may have happened outside")
     ).to_be_visible()
-    page.screenshot(path=pictures / "force-fail.png", full_page=True)
     page.get_by_role("button", name="Force-fail this key").click()
     expect(page.get_by_text("Please correct the errors below.")).to_be_visible()
     assert IdempotencyKey.objects.get(pk=stuck.pk).state == "processing"
@@ -186,7 +192,7 @@ def test_an_operator_finds_a_stuck_key_and_ends_it_with_a_reason(
     expect(page.get_by_text("gets the stored 410")).to_be_visible()
     expect(page.get_by_text("An operator ended attempt 2: The gateway has no such")).to_be_visible()
     expect(page.get_by_role("link", name="Force-fail…")).to_have_count(0)
-    page.screenshot(path=pictures / "force-failed.png", full_page=True)
+    take(page, pictures, "force-failed")
 
     assert IdempotencyKey.objects.get(pk=stuck.pk).state == "succeeded"
     event = KeyEvent.objects.get(key_id=stuck.pk, kind="force_failed")
@@ -293,20 +299,34 @@ def test_list_and_page_are_readable_in_light_and_dark_and_on_a_phone(
     request: pytest.FixtureRequest,
 ) -> None:
     busy_table()
-    write_key("failed", key=LONGEST, tenant="t" * 255, failure="f" * 500, age=timedelta(days=1))
     look = request.node.callspec.id
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size(size)
     log_in(page, "maria")
     page.get_by_role("link", name="order-7731").wait_for()
     check_readable(page)
-    page.screenshot(path=pictures / f"list-{look}.png", full_page=True)
+    take(page, pictures, f"list-{look}")
+    write_key("failed", key=LONGEST, tenant="t" * 255, failure="f" * 500, age=timedelta(days=1))
+    page.reload()
+    check_readable(page)
     for key in (LONGEST, "8e03978e-40d5-43dd-bc93-6894a57f9320", "payout-2026-03-01", "order-7731"):
         page.get_by_role("link", name=key).click()
         page.get_by_role("heading", name="What a retry gets now").wait_for()
         check_readable(page)
-        page.screenshot(path=pictures / f"key-{look}.png", full_page=True)
         page.go_back()
+    page.get_by_role("link", name="order-7731").click()
+    page.get_by_role("heading", name="What a retry gets now").wait_for()
+    take(page, pictures, f"detail-{look}")
+    page.get_by_role("link", name="Force-fail…").click()
+    page.get_by_role("button", name="Force-fail this key").wait_for()
+    check_readable(page)
+    take(page, pictures, f"force-fail-{look}")
+
+
+def take(page: Page, folder: Path, name: str) -> None:
+    """A picture of the whole page, if it is one of those that are kept."""
+    if name in PICTURES:
+        page.screenshot(path=folder / f"{name}.png", full_page=True)
 
 
 def check_readable(page: Page, ours: str = 'main [class*="idem-"]') -> None:
@@ -350,6 +370,6 @@ def test_the_page_of_a_problem_is_readable_by_itself(
     expect(page.get_by_text("Repeat the request unchanged")).to_be_visible()
     assert re.search(r'"retry": "same_key"', page.locator("pre").inner_text())
     check_readable(page, ours="body")
-    page.screenshot(path=pictures / f"problem-{request.node.callspec.id}.png", full_page=True)
+    take(page, pictures, f"problem-{request.node.callspec.id}")
     page.get_by_role("link", name="Outcome in doubt").click()
     expect(page.get_by_role("heading", name="Outcome in doubt")).to_be_visible()

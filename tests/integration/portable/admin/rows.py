@@ -67,6 +67,11 @@ def write_event(key: IdempotencyKey, kind: str, **fields: Any) -> KeyEvent:
     return KeyEvent.objects.create(key_id=key.pk, kind=kind, **values)
 
 
+def token(key: IdempotencyKey) -> str:
+    """What the page that asks about a force-fail carries for a key."""
+    return f"{key.pk}:{key.owner}:{key.state}:{key.recovery_point}"
+
+
 def new_staff(*permissions: str, name: str) -> User:
     """A member of the staff with exactly these permissions of the app."""
     user = User.objects.create_user(name, password=PASSWORD, is_staff=True)
