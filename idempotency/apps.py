@@ -12,7 +12,7 @@ class IdempotencyConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from idempotency import checks  # noqa: F401  registers the system checks
+        from idempotency import checks, metrics  # noqa: F401  they register themselves
 
         # An operation is resumed by its name, days later and in another process: every process has
         # to know them all.

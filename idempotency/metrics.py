@@ -15,7 +15,8 @@ except ImportError:  # the ``metrics`` extra is not installed: the signals remai
     Counter = None  # type: ignore[assignment,misc]
 
 #: Outcomes of keyed requests: executed, replayed, in_use, mismatch, takeover, released, failed,
-#: in_doubt, expired (the key was used before and ran out), rejected (any other refusal).
+#: in_doubt (once for a key that came to be so, by a request or by the job), expired (the key was
+#: used before and ran out), rejected (any other refusal).
 REQUESTS = (
     None
     if Counter is None
@@ -25,7 +26,6 @@ REQUESTS = (
 _OUTCOME_OF_CODE = {
     "idempotency_key_in_use": "in_use",
     "idempotency_key_reused": "mismatch",
-    "outcome_in_doubt": "in_doubt",
 }
 
 
@@ -66,3 +66,8 @@ def _released(*, route: str, **kwargs: Any) -> None:
 @receiver(signals.key_failed)
 def _failed(*, route: str, **kwargs: Any) -> None:
     count(route, "failed")
+
+
+@receiver(signals.key_in_doubt)
+def _in_doubt(*, route: str, **kwargs: Any) -> None:
+    count(route, "in_doubt")
