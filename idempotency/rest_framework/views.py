@@ -36,7 +36,10 @@ class IdempotencyKeyView(APIView):
             for route in protected_routes()
             if route.policy is not None and wanted in (None, route.name)
         }
-        return Response({"data": [_describe(found) for found in get_store().find(list(digests))]})
+        found = get_store().find(list(digests))
+        # A key of the whole account was used at one of its routes.
+        data = [_describe(record) for record in found if wanted in (None, record.route)]
+        return Response({"data": data})
 
 
 def _describe(record: KeyRecord) -> dict[str, Any]:
