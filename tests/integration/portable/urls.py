@@ -8,6 +8,8 @@ router.register("set", views.ThingViewSet, basename="set")
 router.register("some", views.SomeActionsViewSet, basename="some")
 
 urlpatterns = [
+    # The project allows other origins here only.
+    path("v1/things", views.ThingView.as_view()),
     path("things", views.ThingView.as_view()),
     path("things/<int:parent>/parts", views.ThingView.as_view()),
     path("required", views.RequiredView.as_view()),
@@ -34,6 +36,7 @@ urlpatterns = [
     path("plain", views.plain),
     path("plain-optional", views.plain_optional),
     path("plain-body-field", views.plain_body_field),
+    path("account-keys/<str:key>", views.AccountKeysView.as_view()),
     path("problems/", include("idempotency.http.urls")),
     *router.urls,
 ]

@@ -23,6 +23,7 @@ from rest_framework.views import APIView
 
 from idempotency.http.decorators import idempotent
 from idempotency.rest_framework import IdempotencyMixin
+from idempotency.rest_framework.views import IdempotencyKeyView
 from tests.integration.portable.elsewhere import Buy, BuyOnce
 
 #: What the next call of a view does instead of its usual answer; a test sets it.
@@ -180,6 +181,16 @@ class BuySmallView(BuyView):
 
 class AccountView(ThingView):
     """The account is what the caller says it is: two credentials may name the same one."""
+
+    idempotency_methods = ("POST", "PATCH", "PUT")
+
+    def get_idempotency_tenant(self) -> str:
+        return str(self.request.headers["Account"])
+
+
+class AccountKeysView(IdempotencyKeyView):
+    permission_classes = (AllowAny,)
+    authentication_classes = ()
 
     def get_idempotency_tenant(self) -> str:
         return str(self.request.headers["Account"])
