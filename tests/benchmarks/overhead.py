@@ -1,7 +1,7 @@
-"""What the protection costs: one view with one INSERT, bare and protected, interleaved in one run.
+"""What the protection costs: a view, bare and protected, interleaved in one run.
 
-Requests go straight into Django's handler, with no middleware, so nothing dilutes the difference.
-The database is durable, as in production: every commit of work is flushed.
+Requests go straight into Django's handler, through no middleware, so that nothing dilutes the
+difference. The database is durable, as in production: every commit of work is flushed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import repeat
+from typing import Any
 
 from django.core.handlers.wsgi import WSGIHandler
+from django.db import transaction
+from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
 
 from idempotency.core.decisions import Claim, Won
 from idempotency.core.keys import Scope
-from idempotency.http.requests import build_policy
+from idempotency.http.requests import build_policy, fingerprinter
 from idempotency.stores import get_store
+from payments import ledger, merchants
+from payments.models import LedgerAccount, LedgerTransaction, Merchant
 
-Request = Callable[[], int]
+Request = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -59,35 +65,54 @@ def measure(kinds: dict[str, Request], rounds: int) -> Ratios:
     )
 
 
-@override_settings(ROOT_URLCONF="tests.integration.portable.urls", MIDDLEWARE=[])
-def one_insert(rounds: int) -> Ratios:
-    """The view with one INSERT. Bare, it autocommits, as a Django view does by default."""
-    handler, factory = WSGIHandler(), RequestFactory()
-    handler.load_middleware()
-    body = json.dumps({"amount": 1000, "currency": "eur", "description": "one coffee"})
+class _Poster:
+    """Sends POSTs of one body, and demands the status that the kind of request should have."""
 
-    def post(path: str, expected: int, keys: Iterator[str]) -> Request:
-        def request() -> int:
-            headers = {"Idempotency-Key": next(keys)}
-            http = factory.post(path, body, content_type="application/json", headers=headers)
-            status = handler.get_response(http).status_code
-            if status != expected:
-                raise AssertionError(f"{path} answered {status}, not {expected}")
-            return status
+    def __init__(self, body: dict[str, Any], **headers: str) -> None:
+        self._handler = WSGIHandler()
+        self._handler.load_middleware()
+        self._factory = RequestFactory()
+        self._body = json.dumps(body)
+        self._headers = headers
 
-        return request
+    def request(self, path: str, key: str) -> HttpRequest:
+        headers = {**self._headers, "Idempotency-Key": key}
+        return self._factory.post(
+            path, self._body, content_type="application/json", headers=headers
+        )
 
-    replayed = uuid.uuid4().hex
-    post("/required", 201, iter([replayed]))()
-    return measure(
-        {
-            "bare": post("/unprotected", 201, _new_keys()),
-            "fresh": post("/required", 201, _new_keys()),
-            "replay": post("/required", 201, _same(replayed)),
-            "busy": post("/required", 409, _same(_held("POST /required", factory, body))),
-        },
-        rounds,
-    )
+    def post(self, path: str, expected: int, keys: Iterator[str]) -> Request:
+        def send() -> None:
+            response = self._handler.get_response(self.request(path, next(keys)))
+            if response.status_code != expected:
+                raise AssertionError(f"{path} answered {response.status_code}, not {expected}")
+
+        return send
+
+    def kinds(self, bare: str, protected: str, tenant: str) -> dict[str, Request]:
+        """One request of each kind: with a new key each time, an answered one, a held one."""
+        replayed, held = str(uuid.uuid4()), str(uuid.uuid4())
+        self.post(protected, 201, repeat(replayed))()
+        self._hold(self.request(protected, held), protected, tenant)
+        return {
+            "bare": self.post(bare, 201, _new_keys()),
+            "fresh": self.post(protected, 201, _new_keys()),
+            "replay": self.post(protected, 201, repeat(replayed)),
+            "busy": self.post(protected, 409, repeat(held)),
+        }
+
+    def _hold(self, request: HttpRequest, path: str, tenant: str) -> None:
+        """Claim a key as its first request would, and run it for as long as the benchmark."""
+        policy = build_policy({"body_field": "client_token"})
+        claim = Claim(
+            scope=Scope(f"POST {path}", tenant, request.headers["Idempotency-Key"]),
+            fingerprint=fingerprinter(request, self._body.encode(), None, policy)(1),
+            fingerprint_version=1,
+            owner=uuid.uuid4(),
+            lease=timedelta(hours=1),
+        )
+        if not isinstance(get_store().claim(claim), Won):
+            raise AssertionError("the key to be held was not free")
 
 
 def _new_keys() -> Iterator[str]:
@@ -95,23 +120,24 @@ def _new_keys() -> Iterator[str]:
         yield str(uuid.uuid4())
 
 
-def _same(key: str) -> Iterator[str]:
-    while True:
-        yield key
+@override_settings(ROOT_URLCONF="tests.benchmarks.urls", MIDDLEWARE=[])
+def one_insert(rounds: int) -> Ratios:
+    """The view with one INSERT. Bare, it autocommits, as a Django view does by default."""
+    poster = _Poster({"amount": 1000, "currency": "eur", "description": "one coffee"})
+    return measure(poster.kinds("/bare", "/protected", "anonymous"), rounds)
 
 
-def _held(route: str, factory: RequestFactory, body: str) -> str:
-    """A key whose first request is running, and will be for as long as the benchmark."""
-    from idempotency.http.requests import fingerprinter
-
-    policy = build_policy({})
-    http = factory.post("/required", body, content_type="application/json")
-    claim = Claim(
-        scope=Scope(route, "anonymous", uuid.uuid4().hex),
-        fingerprint=fingerprinter(http, body.encode(), None, policy)(1),
-        fingerprint_version=1,
-        owner=uuid.uuid4(),
-        lease=timedelta(hours=1),
+@override_settings(ROOT_URLCONF="tests.benchmarks.urls", MIDDLEWARE=[])
+def transfer(rounds: int) -> Ratios:
+    """The product's transfer. Bare, it has a transaction of its own, as it would need one."""
+    sender, recipient = (Merchant.objects.create(name=name) for name in ("Sender", "Recipient"))
+    _, secret = merchants.issue_api_key(merchant=sender)
+    own = ledger.merchant_place(merchant_id=sender.pk, currency="EUR")
+    funding = ledger.Place(LedgerAccount.Kind.FUNDING.value, "EUR")
+    with transaction.atomic():
+        ledger.post(kind=LedgerTransaction.Kind.FUNDING, amounts={funding: -(10**9), own: 10**9})
+    poster = _Poster(
+        {"to": recipient.public_id, "amount": 1, "currency": "EUR"},
+        Authorization=f"Bearer {secret}",
     )
-    assert isinstance(get_store().claim(claim), Won)
-    return claim.scope.key
+    return measure(poster.kinds("/bare-transfers", "/v1/transfers", sender.public_id), rounds)
