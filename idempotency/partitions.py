@@ -37,7 +37,7 @@ HEAL_LOCK_TIMEOUT = timedelta(milliseconds=500)
 #: How long a job waits at most for a lock. Nothing queues behind it meanwhile but other healers.
 JOB_LOCK_TIMEOUT = timedelta(seconds=5)
 #: How long one statement of a job may take: the look for live keys reads the whole key table.
-JOB_STATEMENT_TIMEOUT = timedelta(minutes=5)
+JOB_STATEMENT_TIMEOUT = timedelta(seconds=60)
 #: Seconds until a process that could not create a day tries again.
 HEAL_PAUSE = 30.0
 

@@ -259,6 +259,22 @@ def test_a_client_that_retries_a_lot_does_not_use_up_the_attempts_of_the_job(
         assert key.claim() == Replay(SHIPPED)
 
 
+@pytest.mark.postgresql
+def test_case_53_a_resumed_operation_makes_sure_of_its_day() -> None:
+    key = abandoned()
+    later = NOW + timedelta(days=200)
+
+    with at(later):
+        maintenance.resume_operations()
+        assert key.claim() == Replay(SHIPPED)
+
+    assert StoredResponse.objects.get().day == later.date()
+    with connection.cursor() as cursor:
+        for parent in partitions.PARENTS:
+            cursor.execute(f"DROP TABLE {parent}_p{later:%Y%m%d}")
+    partitions.forget_day("default", later.date())
+
+
 def test_resuming_stops_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         abandoned(name)
