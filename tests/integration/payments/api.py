@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
+from django.db.models import QuerySet
 from django.test import Client
 
 from payments import ledger, merchants
@@ -79,15 +81,47 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
     """Run the calls in threads that start together; their results, in the order of the calls."""
     barrier = threading.Barrier(len(calls))
 
-    def run(call: Callable[[], Any]) -> Any:
-        try:
-            barrier.wait(30)
-            return call()
-        finally:
-            connections.close_all()
+    def start(call: Callable[[], Any]) -> Any:
+        barrier.wait(30)
+        return _in_thread(call)
 
     with ThreadPoolExecutor(len(calls)) as threads:
-        return [future.result(60) for future in [threads.submit(run, it) for it in calls]]
+        return [future.result(60) for future in [threads.submit(start, it) for it in calls]]
+
+
+def meeting_at(rows: QuerySet[Any], *calls: Callable[[], Any]) -> list[Any]:
+    """Run the calls while the rows are locked; once all of them wait for a lock, let them go.
+
+    So whatever each has read before its first lock, all have read it before any of them writes.
+    """
+    with ThreadPoolExecutor(len(calls)) as threads:
+        with transaction.atomic():
+            assert list(rows.select_for_update(no_key=True))
+            futures = [threads.submit(_in_thread, call) for call in calls]
+            _wait_until_waiting(len(calls))
+        return [future.result(60) for future in futures]
+
+
+def _in_thread(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    finally:
+        connections.close_all()
+
+
+def _wait_until_waiting(count: int) -> None:
+    waiting = """
+        SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'
+    """
+    deadline = time.monotonic() + 4  # below lock_timeout
+    while time.monotonic() < deadline:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_stat_clear_snapshot()")  # kept for a transaction otherwise
+            cursor.execute(waiting)
+            if cursor.fetchone()[0] == count:
+                return
+    raise AssertionError(f"there are not {count} waiting for a lock")
 
 
 def problem(response: Any, status: int, code: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from payments.models import Charge
-from tests.integration.payments.api import Api, at_once, problem
+from tests.integration.payments.api import Api, meeting_at, problem
 
 
 @pytest.fixture
@@ -103,7 +103,8 @@ def test_somebody_elses_charge_cannot_be_changed(globex: Api, charge: Charge) ->
 
 @pytest.mark.django_db(transaction=True)
 def test_of_two_changes_to_one_version_one_wins(acme: Api, charge: Charge) -> None:
-    answers = at_once(
+    answers = meeting_at(
+        Charge.objects.filter(pk=charge.pk),
         lambda: patch(acme, charge, {"description": "Tea"}, if_match='"1"'),
         lambda: patch(acme, charge, {"description": "Coffee"}, if_match='"1"'),
     )
