@@ -40,6 +40,12 @@ def test_an_unbalanced_transaction_cannot_be_committed(acme: Api) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_transaction_may_be_unbalanced_until_its_last_entry(acme: Api) -> None:
+    enter_all((own(acme), 100), (FUNDING, -60), (ledger.Place("gateway_clearing", "EUR"), -40))
+    assert acme.balance() == 100
+
+
+@pytest.mark.django_db(transaction=True)
 def test_currencies_do_not_balance_each_other(acme: Api) -> None:
     with pytest.raises(IntegrityError, match="does not sum to zero"):
         enter_all((own(acme, "USD"), 100), (FUNDING, -100))
