@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -148,19 +149,17 @@ def test_case_57_an_owner_that_an_operator_ended_has_its_work_rolled_back(
 
 
 def force_fail(product: Product, key: str, outcome: str) -> None:
-    """End the attempt in the admin, as an operator does."""
+    """End the attempt in the admin, as an operator's browser does."""
     with httpx2.Client(base_url=product.url, trust_env=False, timeout=30) as browser:
-        login = {"username": "admin", "password": "admin", "next": "/admin/"}
-        assert submit(browser, "/admin/login/", login).status_code == 302
-        row = product.key(key)
-        page = f"/admin/idempotency/idempotencykey/force-fail/?key={row['id']}"
-        ending = {"outcome": outcome, "reason": "stuck", "token": f"{row['id']}:{row['owner']}"}
-        assert submit(browser, page, ending).status_code == 302
+        submit(browser, "/admin/login/", username="admin", password="admin", next="/admin/")
+        page = f"/admin/idempotency/idempotencykey/force-fail/?key={product.key(key)['id']}"
+        submit(browser, page, outcome=outcome, reason="stuck")
 
 
-def submit(browser: httpx2.Client, page: str, fields: dict[str, str]) -> httpx2.Response:
+def submit(browser: httpx2.Client, page: str, **fields: str) -> None:
+    """Fill in the form of a page and send it, with the hidden fields that came with it."""
     form = browser.get(page)
     assert form.status_code == 200
-    found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', form.text)
-    assert found is not None
-    return browser.post(page, data={"csrfmiddlewaretoken": found[1], **fields})
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form.text)
+    answer = browser.post(page, data={**{name: html.unescape(it) for name, it in hidden}, **fields})
+    assert answer.status_code == 302, answer.text

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -107,28 +106,28 @@ def needed(requirements: Iterable[str], extras: set[str]) -> Iterator[str]:
             yield from needed(metadata.requires(requirement.name) or [], requirement.extras)
 
 
-def copy_distribution(name: str, site: Path) -> None:
-    for file in metadata.files(name) or []:
-        if ".." not in file.parts:  # a script
-            target = site / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file.locate(), target)
+def link_distribution(name: str, site: Path) -> None:
+    """Let the folder have what an installed distribution put beside the others."""
+    distribution = metadata.distribution(name)
+    places = {file.parts[0] for file in distribution.files or []}
+    for place in places - {"..", "__pycache__"}:  # its scripts are outside
+        if not (site / place).exists():
+            (site / place).symlink_to(Path(str(distribution.locate_file(place))))
 
 
 def install(wheel: Path, venv: Path, extras: set[str]) -> Path:
     """Make a blank environment that holds the wheel and what it asks for; its interpreter."""
-    run(sys.executable, "-m", "venv", venv, cwd=venv.parent)
+    run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=venv.parent)
     python = venv / "bin" / "python"
-    site = Path(
-        run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=venv).strip()
-    )
+    printed = run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=venv)
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         requirements = message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
     for distribution in set(needed(requirements, extras)):
-        copy_distribution(distribution, site)
-    run(python, "-m", "pip", "install", "--no-index", "--no-deps", wheel, cwd=venv)
-    run(python, "-m", "pip", "check", cwd=venv)
+        link_distribution(distribution, Path(printed.strip()))
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python]
+    run(*pip, "install", "--no-index", "--no-deps", wheel, cwd=venv)
+    run(*pip, "check", cwd=venv)
     return python
 
 
