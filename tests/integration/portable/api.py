@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -92,6 +93,13 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
     with ThreadPoolExecutor(max_workers=len(calls)) as threads:
         return [future.result() for future in [threads.submit(start, call) for call in calls]]
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Look until it is so: for what only another process knows."""
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, "it never was so"
 
 
 def _and_disconnect(call: Callable[[], T]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from tests.integration.portable.api import (
     keys,
     statements,
     together,
+    until,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -192,7 +192,7 @@ def test_case_31_a_deadlock_in_the_work_is_a_503_and_the_retry_runs(api: Api, pa
         set_local("deadlock_timeout", "1ms")
         lock(one)
         barrier.wait()
-        wait_until_somebody_waits_for_a_lock()
+        until(somebody_waits_for_a_lock)
         lock(two)
 
     views.before_work = work
@@ -215,14 +215,14 @@ def set_local(name: str, value: str) -> None:
         cursor.execute(f"SET LOCAL {name} = '{value}'")
 
 
-def wait_until_somebody_waits_for_a_lock() -> None:
-    deadline = time.monotonic() + PATIENCE
-    waiting = False
-    while not waiting:
-        assert time.monotonic() < deadline, "nobody waits for a lock"
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
-            (waiting,) = cursor.fetchone()
+def somebody_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity "
+            "WHERE datname = current_database() AND wait_event_type = 'Lock')"
+        )
+        waiting: bool = cursor.fetchone()[0]
+    return waiting
 
 
 @pytest.mark.postgresql
@@ -471,14 +471,6 @@ def test_case_33_clients_that_lose_the_first_race_send_two_statements_at_most(ap
     assert views.effects() == 1
 
 
-def transactions_so_far() -> int:
-    """Transaction ids that were used up: everything that writes a row version takes one."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
-        number: int = cursor.fetchone()[0]
-    return number
-
-
 def row_versions() -> list[Any]:
     """Where the present version of each key is, and who wrote and locked it."""
     with connection.cursor() as cursor:
@@ -486,11 +478,32 @@ def row_versions() -> list[Any]:
         return list(cursor.fetchall())
 
 
+def rows_written_so_far() -> tuple[int, ...]:
+    """Inserts, updates, deletes and dead rows of the key table, aborted ones among them."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute(
+            "SELECT n_tup_ins, n_tup_upd, n_tup_del, n_dead_tup FROM pg_stat_user_tables "
+            "WHERE relname = 'idempotency_idempotencykey'"
+        )
+        counts: tuple[int, ...] = cursor.fetchone()
+    return counts
+
+
+def sessions() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        number: int = cursor.fetchone()[0]
+    return number
+
+
 @contextmanager
 def nothing_written() -> Iterator[None]:
-    """Inside the block no key is written, and no transaction ids are used up in number."""
-    rows, transactions = row_versions(), transactions_so_far()
+    """Inside the block no version of a key is written, not even one that is rolled back."""
+    until(lambda: sessions() <= 2)
+    open_before, versions, written = sessions(), row_versions(), rows_written_so_far()
     yield
-    assert row_versions() == rows
-    # Autovacuum may need a few for itself.
-    assert transactions_so_far() - transactions < 20
+    # A session says what it wrote at its end at the latest.
+    until(lambda: sessions() == open_before)
+    assert row_versions() == versions
+    assert rows_written_so_far() == written

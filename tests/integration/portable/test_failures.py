@@ -524,3 +524,25 @@ def test_a_handler_knows_its_key_its_attempt_and_its_downstream_key(
     assert [(key, attempt) for key, attempt, *_ in seen[:3]] == [("k", 1), ("k", 2), ("k", 3)]
     assert len({downstream for *_, downstream, _, _ in seen[:3]}) == 1
     assert len({downstream for _, _, *keys in seen for downstream in keys}) == 6
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("path", ["/things", "/buy"])
+def test_case_53_a_day_that_vanished_is_made_again_for_the_next_request(
+    api: Api, path: str, each_store: str
+) -> None:
+    """The process had seen it, so the first request can only put its answer somewhere else."""
+    api.post(path, {}, "warm")
+    today = key_of("warm").response_day
+    table = f"idempotency_storedresponse_p{today:%Y%m%d}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {table}")
+
+    first = api.post(path, {}, "k")
+    assert key_of("k").response_day != today
+    second = api.post(path, {}, "k2")
+    assert key_of("k2").response_day == today
+
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert_replay(api.post(path, {}, "k"), first)
+    assert_replay(api.post(path, {}, "k2"), second)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +27,7 @@ from tests.integration.portable.api import (
     background,
     key_of,
     together,
+    until,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -180,13 +180,6 @@ def test_case_32_ten_duplicates_that_wait_hold_no_session_of_postgresql(
             gate.open()
             for answer in many.result():
                 assert_replay(answer, first.result())
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """A session that was closed takes a moment to be gone from the list."""
-    deadline = time.monotonic() + PATIENCE
-    while not reached():
-        assert time.monotonic() < deadline, "never reached"
 
 
 @pytest.mark.parametrize("has_redis", [True, False])
