@@ -6,6 +6,9 @@ bind = f"127.0.0.1:{os.environ.get('PORT', '8000')}"
 workers = int(os.environ.get("WEB_WORKERS", "2"))
 worker_class = "gthread"
 threads = int(os.environ.get("WEB_THREADS", "4"))
+# Import once and fork: half the work at a start, and a worker that dies is replaced at once.
+# Nothing connects at import, so there is no connection to share.
+preload_app = True
 # Seconds without a heartbeat of the worker's main thread, not of a request.
 timeout = 30
 # What a request in progress gets at a stop. Under the default lease of 30 seconds, so that a
