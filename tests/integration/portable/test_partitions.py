@@ -20,8 +20,10 @@ from django.test import Client
 from idempotency import maintenance, partitions
 from idempotency.core.decisions import Replay
 from idempotency.core.states import State
-from idempotency.models import EventKind, IdempotencyKey, KeyEvent, StoredResponse
+from idempotency.models import EventKind, IdempotencyKey, StoredResponse
 from idempotency.partitions import EVENTS, PARENTS, RESPONSES, Action, Step
+from idempotency.stores.base import Store
+from idempotency.stores.database import DatabaseStore
 from idempotency.stores.postgres import PostgresStore
 from tests.integration.portable.conformance.harness import (
     ANSWER,
@@ -91,8 +93,14 @@ def days() -> Iterator[None]:
 
 
 @pytest.fixture
-def store() -> PostgresStore:
+def store() -> Store:
     return PostgresStore("default")
+
+
+@pytest.fixture(params=[PostgresStore, DatabaseStore])
+def each_store(request: pytest.FixtureRequest) -> Store:
+    implementation: Store = request.param("default")
+    return implementation
 
 
 # Making sure of a day
@@ -174,22 +182,49 @@ def without_rights() -> Iterator[None]:
 
 
 def test_without_the_right_to_create_tables_the_newest_day_is_used(
-    store: PostgresStore, caplog: pytest.LogCaptureFixture
+    each_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     newest = max(attached(RESPONSES))
-    key = Key(store)
+    key = Key(each_store)
 
     with without_rights(), at(NOW + 100 * DAY):
         partitions.ensure_day("default", FAR)
         assert "permission denied" in caplog.text or "must be owner" in caplog.text
         lease = key.won()
         with transaction.atomic():
-            assert store.complete(lease, ANSWER, TTL) == newest
+            assert each_store.complete(lease, ANSWER, TTL) == newest
         assert key.claim() == Replay(ANSWER)
 
     assert key.row.response_day == newest
-    (event,) = KeyEvent.objects.all()
+    (event,) = key.events()
     assert (event.kind, event.data) == (EventKind.DAY_MISSING, {"used": str(newest)})
+
+
+def test_an_event_on_a_missing_day_goes_to_the_newest_under_its_true_time(
+    each_store: Store,
+) -> None:
+    key = Key(each_store)
+    key.won(lease=timedelta(0))
+
+    with at(NOW + 100 * DAY):
+        assert key.won().takeover
+
+    (event,) = key.events()
+    assert (event.kind, event.at) == (EventKind.TAKEOVER, NOW + 100 * DAY)
+    assert event.day == max(attached(EVENTS))
+
+
+def test_an_operators_answer_on_a_missing_day_goes_to_the_newest(each_store: Store) -> None:
+    key = Key(each_store)
+    owner = key.won().owner
+
+    with at(NOW + 100 * DAY):
+        assert each_store.force_fail(
+            key.row.pk, owner=owner, actor="ann", reason="stuck", ttl=TTL, response=ANSWER
+        )
+        assert key.claim() == Replay(ANSWER)
+
+    assert key.row.response_day == max(attached(RESPONSES))
 
 
 def test_a_process_that_cannot_create_a_day_does_not_try_with_every_request(
@@ -324,7 +359,7 @@ def _in_doubt(key: Key) -> None:
 
 @pytest.mark.parametrize("bring_about", [_running, _unexpired, _in_doubt])
 def test_a_day_that_a_live_key_points_at_is_never_planned_away(
-    store: PostgresStore, bring_about: Callable[[Key], None]
+    store: Store, bring_about: Callable[[Key], None]
 ) -> None:
     table = create(RESPONSES, OLD)
     with at(NOW - 40 * DAY):
@@ -335,7 +370,7 @@ def test_a_day_that_a_live_key_points_at_is_never_planned_away(
     assert exists(table)
 
 
-def test_a_day_of_expired_keys_is_dropped(store: PostgresStore) -> None:
+def test_a_day_of_expired_keys_is_dropped(store: Store) -> None:
     table = create(RESPONSES, OLD)
     with at(NOW - 40 * DAY):
         Key(store).completed()
@@ -344,7 +379,7 @@ def test_a_day_of_expired_keys_is_dropped(store: PostgresStore) -> None:
     assert Key(store).won().reused
 
 
-def test_a_key_that_came_to_need_a_planned_day_gets_it_back(store: PostgresStore) -> None:
+def test_a_key_that_came_to_need_a_planned_day_gets_it_back(store: Store) -> None:
     """Between plan and drop; a response falls back to the newest day, which was this one then."""
     table = create(RESPONSES, OLD)
     steps = partitions.plan("default", retire=True)
@@ -361,7 +396,7 @@ def test_a_key_that_came_to_need_a_planned_day_gets_it_back(store: PostgresStore
     assert Key(store).claim() == Replay(ANSWER)
 
 
-def test_the_events_of_an_open_key_are_kept(store: PostgresStore) -> None:
+def test_the_events_of_an_open_key_are_kept(store: Store) -> None:
     table = create(EVENTS, OLD)
     settled = Key(store, "settled")
     with at(NOW - 40 * DAY):
@@ -424,7 +459,7 @@ def test_a_detached_leftover_is_dropped() -> None:
     assert not exists(table)
 
 
-def test_a_detached_day_that_a_key_needs_comes_back(store: PostgresStore) -> None:
+def test_a_detached_day_that_a_key_needs_comes_back(store: Store) -> None:
     table = create(RESPONSES, OLD)
     with at(NOW - 40 * DAY):
         Key(store).completed(ttl=timedelta(days=90))
@@ -492,7 +527,7 @@ def a_reader(table: str) -> Iterator[None]:
 
 
 def test_case_54_dropping_days_blocks_no_claim(
-    store: PostgresStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight threads claim, complete and replay while a drop waits for a reader.
 
