@@ -29,10 +29,9 @@ from psycopg.rows import dict_row
 
 from config.embedded import free_port, tail
 from config.services import Service
+from config.stack import CELERY, HOST, ROOT, WEB
 from tests.plugins.gateway import GatewayProcess
 
-ROOT = Path(__file__).resolve().parents[2]
-HOST = "127.0.0.1"
 #: Seconds until something that must happen is taken for something that will not.
 PATIENCE = 30.0
 #: Of gunicorn: 50 requests are then really in progress at once.
@@ -153,18 +152,16 @@ class Product:
 
     def start(self, *options: str) -> Product:
         """Start gunicorn with the project's configuration, and wait until it answers."""
-        command = [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", *options]
-        self.web = self._start("web", [*command, "config.wsgi"])
+        self.web = self._start("web", [*WEB, *options])
         wait_until(lambda: self._is_healthy(self.web), 60)
         return self
 
     @contextlib.contextmanager
     def celery(self) -> Iterator[None]:
         """A worker with beat, for as long as the context."""
-        command = [sys.executable, "-m", "celery", "-A", "config", "worker", "-B", "-c", "2"]
-        command += ["--without-gossip", "--without-mingle", "-l", "INFO"]
+        # The last -s counts.
         schedule = self.folder / f"beat-{next(_numbers)}"
-        worker = self._service("celery", [*command, "-s", str(schedule)])
+        worker = self._service("celery", [*CELERY, "-s", str(schedule)])
         with worker:
             wait_until(lambda: _says(worker, "ready."), 60)
             yield

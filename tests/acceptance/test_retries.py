@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,3 +135,8 @@ def test_a_fault_that_is_none_is_refused_rather_than_passed_over(product: Produc
         answer = product.transfer(new_key(), fault=fault)
         assert answer.status_code == 400
         assert fault in answer.text
+
+
+def test_without_demo_faults_the_header_means_nothing(settings: Any) -> None:
+    assert not settings.DEMO_FAULTS
+    assert "config.faults.middleware" not in settings.MIDDLEWARE
