@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test bench lint lock messages screenshots clean
+.PHONY: help install run demo test mutants bench lint lock messages screenshots clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -40,6 +40,9 @@ lint: install
 
 test: lint
 	$(BIN)/python -m tests.matrix
+
+mutants: install
+	$(BIN)/python -m tests.mutations
 
 bench: install
 	$(BIN)/python -m tests.benchmarks

@@ -1,0 +1,226 @@
+"""Take each guard away, in a copy of the repository, and demand that a named test fails.
+
+    python -m tests.mutations [words of the names to run]
+
+A guard that no test misses protects nothing that anybody would notice. Not part of `make test`: it
+starts the suite's servers once for every guard.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PORTABLE = "tests/integration/portable"
+PASSED, FAILED = 0, 1
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One guard: where it is, what stands in its place, and the test that must notice."""
+
+    name: str
+    path: str
+    guard: str
+    instead: str
+    test: str
+
+
+LOST_LEASE = f"{PORTABLE}/test_failures.py::test_case_39_a_paused_owner_that_wakes_after_a_takeover"
+LOST_LEASE += "_changes_nothing"
+INSIDE_WORK = f"{PORTABLE}/test_failures.py::test_case_39_an_owner_paused_inside_its_work_is_rolled"
+INSIDE_WORK += "_back_after_a_takeover"
+ONE_OF_MANY = (
+    f"{PORTABLE}/test_concurrency.py::test_case_29_of_many_identical_requests_one_executes"
+)
+OTHER_REQUEST = f"{PORTABLE}/test_mismatch.py::test_case_21_a_mismatch_on_a_key_whose_lease_is_over"
+OTHER_REQUEST += "_is_a_422"
+RENEWED = f"{PORTABLE}/conformance/test_races.py"
+
+MUTATIONS = (
+    Mutation(
+        "a: the owner in the completion, functions",
+        "idempotency/sql/complete_v1.sql",
+        " AND k.owner = p_owner",
+        "",
+        f"{LOST_LEASE}[functions-completes]",
+    ),
+    Mutation(
+        "a: the owner in the completion, ORM",
+        "idempotency/stores/database.py",
+        "pk=lease.key_id, owner=lease.owner, state=State.PROCESSING.value",
+        "pk=lease.key_id, state=State.PROCESSING.value",
+        f"{LOST_LEASE}[orm-completes]",
+    ),
+    Mutation(
+        "b: the lease in the claim, functions",
+        "idempotency/sql/claim_v1.sql",
+        "IF v_row.state = 'processing' AND v_row.lease_expires_at > v_now THEN",
+        "IF false THEN",
+        f"{ONE_OF_MANY}[functions]",
+    ),
+    Mutation(
+        "b: the lease in the claim, ORM",
+        "idempotency/stores/database.py",
+        "if row.state == State.PROCESSING and row.lease_expires_at > row.now:",
+        "if False:",
+        f"{PORTABLE}/conformance/test_claims.py::test_a_running_key_is_busy_for_the_rest_of_its_lease",
+    ),
+    Mutation(
+        "b: the lease in the claim's write, functions",
+        "idempotency/sql/claim_v1.sql",
+        "          AND k.lease_expires_at IS NOT DISTINCT FROM v_row.lease_expires_at\n",
+        "",
+        f"{RENEWED}::test_a_takeover_that_waits_for_the_owners_renewal_is_busy",
+    ),
+    Mutation(
+        "b: the lease in the claim's write, ORM",
+        "idempotency/stores/database.py",
+        "                .filter(claimable)\n",
+        "",
+        f"{RENEWED}::test_a_portable_claim_interrupted_by_the_owners_renewal_is_busy",
+    ),
+    Mutation(
+        "c: the fingerprint in the reclaim, functions",
+        "idempotency/sql/claim_v1.sql",
+        "IF v_row.fingerprint <> p_fingerprint THEN",
+        "IF false THEN",
+        f"{OTHER_REQUEST}[functions-/required]",
+    ),
+    Mutation(
+        "c: the fingerprint in the reclaim, ORM",
+        "idempotency/stores/database.py",
+        "if bytes(row.fingerprint) != claim.fingerprint:",
+        "if False:",
+        f"{OTHER_REQUEST}[orm-/required]",
+    ),
+    Mutation(
+        "d: the look for a live key when days are planned away",
+        "idempotency/partitions.py",
+        "needed = _needed(using, drop)",
+        "needed = False",
+        f"{PORTABLE}/test_partitions.py::test_a_day_that_a_live_key_points_at_is_never_planned_away",
+    ),
+    Mutation(
+        "d: the look for a live key when a day is dropped",
+        "idempotency/partitions.py",
+        "if not _needed(using, step):",
+        "if True:",
+        f"{PORTABLE}/test_partitions.py::test_a_key_that_came_to_need_a_planned_day_gets_it_back",
+    ),
+    Mutation(
+        "e: the rollback on a lost lease, functions",
+        "idempotency/stores/postgres.py",
+        "        if day is None:\n            raise LeaseLost\n",
+        "        if day is None:\n            return lease.response_day\n",
+        f"{INSIDE_WORK}[functions]",
+    ),
+    Mutation(
+        "e: the rollback on a lost lease, ORM",
+        "idempotency/stores/database.py",
+        "        if not self._owned(lease).update(**changes):\n            raise LeaseLost\n",
+        "        self._owned(lease).update(**changes)\n",
+        f"{INSIDE_WORK}[orm]",
+    ),
+    Mutation(
+        "the rollback of what is not stored",
+        "idempotency/engine.py",
+        "            transaction.set_rollback(True, using=self.store.using)\n            return\n",
+        "            return\n",
+        f"{PORTABLE}/test_endings.py::test_a_refusal_that_is_returned_is_rolled_back_and_releases"
+        "_the_key[functions-429-/required]",
+    ),
+    Mutation(
+        "withdrawing only what no earlier attempt may have sent",
+        "idempotency/operations.py",
+        "if isinstance(outcome, NotSent) and first:",
+        "if isinstance(outcome, NotSent):",
+        f"{PORTABLE}/test_operations.py::test_an_operation_that_stays_unknown_is_never_withdrawn"
+        "[functions]",
+    ),
+    Mutation(
+        "doubt about a call that cannot be repeated",
+        "idempotency/operations.py",
+        "if not first and not task.operation.downstream_dedupes:",
+        "if False:",
+        f"{PORTABLE}/test_operations.py::test_a_call_that_cannot_be_repeated_and_was_interrupted"
+        "_is_in_doubt[functions]",
+    ),
+    Mutation(
+        "honesty about a lost COMMIT",
+        "idempotency/engine.py",
+        "if lost and attempt.finished and sqlstate(error) not in ROLLED_BACK:",
+        "if False:",
+        f"{PORTABLE}/test_failures.py::test_case_38_a_connection_lost_after_the_commit_is_a_503"
+        "_and_the_retry_replays[functions-/required]",
+    ),
+    Mutation(
+        "a new generation for a key that expired",
+        "idempotency/sql/claim_v1.sql",
+        "id = DEFAULT, key = p_key",
+        "key = p_key",
+        f"{PORTABLE}/test_operations.py::test_a_key_that_is_used_again_after_it_expired_is_another"
+        "_purchase[functions]",
+    ),
+)
+
+
+def main(words: list[str]) -> int:
+    chosen = [each for each in MUTATIONS if all(word in each.name for word in words)]
+    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+        copy = Path(folder) / "repository"
+        _copy_repository(copy)
+        if _run(copy, *dict.fromkeys(each.test for each in chosen)) != PASSED:
+            print("The tests fail as it is: nothing can be said about guards.")
+            return 1
+        survived = [each for each in chosen if not _is_noticed(copy, each)]
+    print(f"{len(chosen) - len(survived)} of {len(chosen)} guards are missed when they are gone.")
+    return 1 if survived else 0
+
+
+def _copy_repository(copy: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+
+
+def _is_noticed(copy: Path, mutation: Mutation) -> bool:
+    path = copy / mutation.path
+    text = path.read_text()
+    if text.count(mutation.guard) != 1:
+        print(f"CANNOT   {mutation.name}: not found exactly once in {mutation.path}", flush=True)
+        return False
+    path.write_text(text.replace(mutation.guard, mutation.instead))
+    try:
+        status = _run(copy, mutation.test)
+    finally:
+        path.write_text(text)
+    # Anything but a failed test, such as a test that is not found, proves nothing.
+    word = {FAILED: "noticed ", PASSED: "SURVIVED"}.get(status, f"EXIT {status}  ")
+    print(f"{word} {mutation.name}", flush=True)
+    return status == FAILED
+
+
+def _run(copy: Path, *tests: str) -> int:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header"]
+    finished = subprocess.run([*command, *tests], cwd=copy, capture_output=True, text=True)
+    if finished.returncode not in (PASSED, FAILED):
+        print(finished.stdout[-2000:], finished.stderr[-2000:])
+    return finished.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
