@@ -1,6 +1,7 @@
 # make run      the product on 127.0.0.1:8000, with a PostgreSQL and a Valkey of its own
 # make demo     its story in twenty lines, told against a running stack
 # make test     linters, types, layers and every test
+# make mutants  each guard removed in a copy; a named test has to fail
 # make bench    what the protection costs
 # make lint     the linters, types and layers alone
 # make install  .venv, from constraints.txt
