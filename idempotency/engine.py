@@ -20,7 +20,6 @@ import random
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
@@ -56,9 +55,10 @@ from idempotency.core.errors import (
     ResponseNotStored,
     StoreUnavailable,
 )
-from idempotency.core.keys import Scope, derive_downstream_key, log_digest
+from idempotency.core.keys import Scope, log_digest
 from idempotency.core.policies import Policy, Verdict
 from idempotency.core.responses import RecordedResponse
+from idempotency.execution import Execution
 from idempotency.operations import Operation, Reply
 from idempotency.stores import get_store
 from idempotency.stores.base import Store
@@ -85,55 +85,6 @@ class KeyedRequest:
     scope: Scope
     policy: Policy
     fingerprint: Callable[[int], bytes]
-
-
-class Execution:
-    """What a handler gets to know of its attempt, as ``request.idempotency``."""
-
-    def __init__(self, store: Store, lease: Lease, policy: Policy) -> None:
-        self._store = store
-        self._lease = lease
-        self._policy = policy
-
-    @property
-    def key(self) -> str:
-        """The client's key."""
-        return self._lease.scope.key
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first run under the key, one more for each later one."""
-        return self._lease.attempt
-
-    def downstream_key(self, step: str, service: str = "") -> str:
-        """A key for a call of ours: the same on every attempt, another one for each service and
-        step."""
-        return derive_downstream_key(
-            settings().secret_bytes, self._lease.key_id, service, self._lease.scope.route, step
-        )
-
-    def renew(self, duration: timedelta | None = None) -> None:
-        """Let the lease run its full length, or ``duration``, from now. Raises LeaseLost when it is
-        gone.
-
-        Written on a connection of its own: inside the work's transaction nobody would see it before
-        the commit. SQLite has one writer, which the work is, so there the transaction itself keeps
-        others away. At REPEATABLE READ and above the later completion would conflict with it: do
-        not renew there.
-        """
-        duration = duration or self._policy.lease
-        connection = connections[self._store.using]
-        if connection.in_atomic_block and connection.vendor != "sqlite":
-            with ThreadPoolExecutor(max_workers=1) as thread:
-                thread.submit(self._renew_and_close, duration).result()
-        else:
-            self._store.renew(self._lease, duration)
-
-    def _renew_and_close(self, duration: timedelta) -> None:
-        try:
-            self._store.renew(self._lease, duration)
-        finally:
-            connections[self._store.using].close()
 
 
 @dataclass(frozen=True, slots=True)

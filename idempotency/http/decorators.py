@@ -28,7 +28,8 @@ from django.http.response import HttpResponseBase
 
 from idempotency.core.errors import IdempotencyError, StoreUnavailable
 from idempotency.core.policies import Policy, Verdict
-from idempotency.engine import Execution, Handled, KeyedRequest
+from idempotency.engine import Handled, KeyedRequest
+from idempotency.execution import Execution
 from idempotency.http import protection, requests
 from idempotency.http.problems import problem_response
 from idempotency.operations import Operation, Reply

@@ -17,7 +17,8 @@ from idempotency.conf import Settings, settings
 from idempotency.core.errors import IdempotencyError, StoreUnavailable
 from idempotency.core.keys import Scope
 from idempotency.core.policies import Policy, Verdict
-from idempotency.engine import Execution, Handled, KeyedRequest
+from idempotency.engine import Handled, KeyedRequest
+from idempotency.execution import Execution
 from idempotency.http import protection, requests
 from idempotency.http.decorators import CLIENT_ERRORS
 from idempotency.http.problems import problem_response
