@@ -91,11 +91,11 @@ def _keyed(
     request: HttpRequest, tenant: Callable[[HttpRequest], str] | None, policy: Policy
 ) -> KeyedRequest | None:
     requests.demand_length(request)
-    parsed = request.method == "POST" and requests.is_form(request)
-    form = requests.form_facts(request.POST, request.FILES) if parsed else None
-    body = b"" if parsed else request.body
-    # A view that parses JSON does so itself, so its body is looked into only for a key.
-    data = request.POST if parsed else requests.json_object(request) if policy.body_field else None
+    form, data = requests.parse_form(request)
+    body = b"" if form is not None else request.body
+    if form is None and policy.body_field is not None:
+        # A view that parses JSON does so itself, so its body is looked into only for a key.
+        data = requests.json_object(request)
     key = requests.read_key(request, data, policy)
     if key is None:
         return None

@@ -4,6 +4,8 @@ policy."""
 from __future__ import annotations
 
 import hashlib
+import io
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -142,6 +144,28 @@ def fingerprinter(
 def is_form(request: HttpRequest) -> bool:
     """Whether Django or DRF parses the body as a form, so that its bytes may be gone."""
     return request.META.get("CONTENT_TYPE", "").split(";")[0].strip().lower() in FORM_TYPES
+
+
+def parse_form(request: HttpRequest) -> tuple[fingerprints.Form | None, QueryDict | None]:
+    """The form in a request's body, for a view that is not of REST framework; None for no form.
+
+    Django parses the forms of POST only, and reads their bytes away; of other methods the bytes
+    stay for the handler.
+    """
+    if not is_form(request):
+        return None, None
+    if request.method == "POST":
+        return form_facts(request.POST, request.FILES), request.POST
+    if request.content_type == "multipart/form-data":
+        fields, files = request.parse_file_upload(request.META, io.BytesIO(request.body))
+    else:
+        fields, files = QueryDict(request.body, encoding=request.encoding), MultiValueDict()
+    try:
+        return form_facts(fields, files), fields
+    finally:
+        # Nobody else gets them, so nobody else closes them.
+        for file in itertools.chain.from_iterable(uploads for _, uploads in files.lists()):
+            file.close()
 
 
 def form_facts(
