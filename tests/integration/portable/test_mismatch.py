@@ -300,9 +300,11 @@ def multipart(boundary: str, content: bytes, **fields: str) -> tuple[bytes, str]
     return body, f"multipart/form-data; boundary={boundary}"
 
 
-def post_multipart(api: Api, path: str, boundary: str, content: bytes, **fields: str) -> Any:
+def post_multipart(
+    api: Api, path: str, boundary: str, content: bytes, *, method: str = "POST", **fields: str
+) -> Any:
     body, content_type = multipart(boundary, content, **fields)
-    return api.post(path, body, "k", content_type=content_type)
+    return api.send(method, path, body, "k", content_type=content_type)
 
 
 @BOTH_ADAPTERS
@@ -332,15 +334,43 @@ def test_case_25_one_changed_byte_of_a_file_is_a_422(api: Api, path: str) -> Non
 
 
 @BOTH_ADAPTERS
-def test_case_25_a_file_on_disk_is_compared_by_its_bytes(
-    api: Api, path: str, settings: Any
-) -> None:
-    settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 10
-    first = post_multipart(api, path, "one", b"paid" * 100)
+def test_case_25_multipart_of_a_patch_is_compared_like_that_of_a_post(api: Api, path: str) -> None:
+    first = post_multipart(api, path, "one", b"paid", method="PATCH", amount="1")
 
     assert first.status_code == 201
-    assert_replay(post_multipart(api, path, "two", b"paid" * 100), first)
-    assert_reused(post_multipart(api, path, "two", b"paid" * 99 + b"paie"))
+    assert_replay(post_multipart(api, path, "two", b"paid", method="PATCH", amount="1"), first)
+    assert_reused(post_multipart(api, path, "two", b"paie", method="PATCH", amount="1"))
+    assert_reused(post_multipart(api, path, "two", b"paid", method="PATCH", amount="2"))
+
+
+@BOTH_ADAPTERS
+def test_case_26_a_form_of_a_patch_is_compared_like_that_of_a_post(api: Api, path: str) -> None:
+    first = api.send("PATCH", path, b"a=1&b=", "k", content_type=FORM)
+
+    assert_replay(api.send("PATCH", path, b"b=&a=%31", "k", content_type=FORM), first)
+    assert_reused(api.send("PATCH", path, b"a=1", "k", content_type=FORM))
+
+
+@BOTH_ADAPTERS
+def test_case_25_multipart_that_is_broken_is_a_400_and_nothing_runs(api: Api, path: str) -> None:
+    for method in ("POST", "PATCH"):
+        broken = api.send(method, path, b"a", "k", content_type="multipart/form-data; boundary=")
+        assert broken.status_code == 400
+    assert views.calls == []
+    assert keys() == 0
+
+
+@BOTH_ADAPTERS
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_case_25_a_file_on_disk_is_compared_by_its_bytes(
+    api: Api, path: str, settings: Any, method: str
+) -> None:
+    settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 10
+    first = post_multipart(api, path, "one", b"paid" * 100, method=method)
+
+    assert first.status_code == 201
+    assert_replay(post_multipart(api, path, "two", b"paid" * 100, method=method), first)
+    assert_reused(post_multipart(api, path, "two", b"paid" * 99 + b"paie", method=method))
 
 
 @BOTH_ADAPTERS
