@@ -218,10 +218,12 @@ class CircuitBreaker:
     def settle(self, admission: Admission, outcome: Outcome) -> None:
         """Say how an admitted call ended. A result of an earlier generation is ignored."""
         with self._lock:
-            now = self._clock()
-            if admission.settled or admission.generation != self._generation:
+            if admission.settled:
                 return
             admission.settled = True
+            now = self._clock()
+            if admission.generation != self._generation:
+                return
             slow = now - admission.started >= self.policy.slow_call
             if self._state is State.HALF_OPEN:
                 self._judge_probe(admission, outcome, slow, now)

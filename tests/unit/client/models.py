@@ -103,11 +103,12 @@ class BreakerModel:
         return admission
 
     def settle(self, admission: ModelAdmission, outcome: Outcome) -> None:
-        now = self.time.tell()
-        late = now >= admission.lease_ends
-        if admission.settled or late or admission.generation != self.generation:
+        if admission.settled:
             return
         admission.settled = True
+        now = self.time.tell()
+        if now >= admission.lease_ends or admission.generation != self.generation:
+            return
         if outcome is Outcome.NEUTRAL:
             return
         slow = now - admission.started >= self.policy.slow_call
