@@ -139,23 +139,25 @@ def ensure_day(using: str, day: date) -> None:
     Does nothing inside a transaction, where healing could deadlock, and on other databases.
     """
     connection = connections[using]
-    if connection.vendor != "postgresql":
-        return
-    cached = _cache_key(using, day)
-    if cached in _known or time.monotonic() - _failed_at.get(cached, -HEAL_PAUSE) < HEAL_PAUSE:
+    if connection.vendor != "postgresql" or _is_settled(cached := _cache_key(using, day)):
         return
     try:
-        if not connection.get_autocommit():
-            return
-        created = [
-            parent for parent in PARENTS if _create_day(using, parent, day, HEAL_LOCK_TIMEOUT)
-        ]
+        if connection.get_autocommit():
+            _heal(using, day)
+            _failed_at.pop(cached, None)
+            _known.add(cached)
     except Error as error:
         _failed_at[cached] = time.monotonic()
         logger.warning("could not make sure of the partitions for %s: %s", day, error)
-        return
-    _failed_at.pop(cached, None)
-    _known.add(cached)
+
+
+def _is_settled(cached: _Day) -> bool:
+    """The day is known, or could not be created a moment ago."""
+    return cached in _known or time.monotonic() - _failed_at.get(cached, -HEAL_PAUSE) < HEAL_PAUSE
+
+
+def _heal(using: str, day: date) -> None:
+    created = [parent for parent in PARENTS if _create_day(using, parent, day, HEAL_LOCK_TIMEOUT)]
     if created:
         logger.warning(
             "had to create the partitions for %s (%s): is create_partitions running?",

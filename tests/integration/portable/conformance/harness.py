@@ -78,6 +78,27 @@ class Key:
         return list(StoredResponse.objects.using(self.store.using).order_by("pk"))
 
 
+def nothing(key: Key) -> None:
+    assert not key.exists
+
+
+def failed(key: Key) -> None:
+    key.store.fail(key.won(), "boom", TTL)
+
+
+def over(key: Key) -> None:
+    """Its lease is over."""
+    key.won(lease=timedelta(0))
+
+
+def expired(key: Key) -> None:
+    key.completed(ttl=timedelta(0))
+
+
+#: Every way a key can stand when a claim wins it.
+CLAIMABLE = [nothing, failed, over, expired]
+
+
 def values_of(row: IdempotencyKey) -> dict[str, Any]:
     """All columns of a row, to compare it with itself later."""
     fields = {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}

@@ -2,104 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
-from io import StringIO
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.core.management import CommandError, call_command
-from django.db import connection, connections
+from django.db import connection
 
 from idempotency import maintenance, partitions, signals
 from idempotency.core.decisions import Busy, InDoubt, Replay
-from idempotency.core.responses import RecordedResponse
 from idempotency.core.states import State
 from idempotency.http.requests import build_policy
 from idempotency.maintenance import PAUSES
 from idempotency.models import EventKind, IdempotencyKey, KeyEvent, StoredResponse
-from idempotency.operations import PREPARED, Done, Operation, Outcome, Reply, Unknown, envelope
-from idempotency.stores import get_store
+from idempotency.operations import PREPARED, Done, Outcome, envelope
 from tests.integration.portable.conformance.harness import (
     ANSWER,
     LEASE,
     NOW,
-    PATIENCE,
     TTL,
-    Key,
     at,
     seconds,
 )
+from tests.integration.portable.jobs.shipments import (
+    JOBS,
+    SHIPPED,
+    Shipment,
+    abandoned,
+    away,
+    named,
+    paused_inside,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-JOBS = [
-    "reclaim_expired_leases",
-    "resume_operations",
-    "create_partitions",
-    "drop_expired_partitions",
-    "prune_expired_keys",
-]
-
-
-class Shipment(Operation):
-    """An operation whose outside call answers as a test wants."""
-
-    name = "tests.shipment"
-    service = "carrier"
-    #: By what the operation is called: what its call does next.
-    answers: ClassVar[dict[str, Callable[[], Outcome]]] = {}
-    keys: ClassVar[list[str]] = []
-
-    def call(self, context: dict[str, Any], key: str) -> Outcome:
-        self.keys.append(key)
-        return self.answers.get(context["what"], lambda: Done({"id": 1}))()
-
-    def finalize(self, context: dict[str, Any], outcome: Any) -> Reply:
-        Group.objects.create(name=context["what"])
-        return Reply(201, outcome.result)
-
-
-SHIPPED = RecordedResponse(201, (("Content-Type", "application/json"),), b'{"id":1}')
-
-
-@pytest.fixture(autouse=True)
-def shipments() -> Iterator[None]:
-    Shipment.answers.clear()
-    Shipment.keys.clear()
-    yield
-    Shipment.answers.clear()
-
-
-@pytest.fixture
-def frozen() -> Iterator[None]:
-    with at(NOW):
-        yield
-
-
-def named(name: str = "k") -> Key:
-    return Key(get_store(), name)
-
-
-def abandoned(what: str = "k", *, attempts: int = 1) -> Key:
-    """An operation that was prepared, and whose every attempt came to nothing."""
-    key = named(what)
-    lease = key.won(lease=timedelta(0))
-    kept = envelope(Shipment(), {"what": what}, build_policy({}))
-    key.store.record_recovery_point(lease, PREPARED, kept)
-    for _ in range(attempts - 1):
-        key.won(lease=timedelta(0))
-    return key
-
-
-def away() -> Outcome:
-    return Unknown("the carrier is away")
 
 
 # Reclaiming
@@ -377,6 +313,22 @@ def test_creating_makes_the_days_that_are_missing() -> None:
     assert partitions.days_ahead("default") == 14
 
 
+def test_a_lease_of_the_job_lets_nobody_else_in_meanwhile() -> None:
+    """While the job drives an operation, the client hears that its key is in use."""
+    key = abandoned()
+    heard: list[Any] = []
+
+    def ask() -> Outcome:
+        heard.append(key.claim())
+        return Done({"id": 1})
+
+    Shipment.answers["k"] = ask
+    maintenance.resume_operations()
+
+    assert [type(decision) for decision in heard] == [Busy]
+    assert key.claim() == Replay(SHIPPED)
+
+
 # Two at once
 
 
@@ -398,103 +350,3 @@ def test_case_55_of_two_runs_of_a_job_at_once_one_works_and_one_leaves(
     assert not first.result().busy
     assert not any(other.busy for other in others)
     assert not run().busy
-
-
-@contextmanager
-def paused_inside(run: Callable[[], Any]) -> Iterator[Future[Any]]:
-    """Runs a job in another thread and holds it right after it got its lock, until the end."""
-    inside, go_on = threading.Event(), threading.Event()
-
-    def hold(execute: Any, sql: str, *rest: Any) -> Any:
-        result = execute(sql, *rest)
-        if "pg_try_advisory_lock" in sql:
-            inside.set()
-            assert go_on.wait(PATIENCE)
-        return result
-
-    def work() -> Any:
-        try:
-            with connection.execute_wrapper(hold):
-                return run()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        future = pool.submit(work)
-        assert inside.wait(PATIENCE)
-        try:
-            yield future
-        finally:
-            go_on.set()
-
-
-# Commands
-
-
-def command(name: str, *options: str) -> str:
-    out = StringIO()
-    call_command(f"idempotency_{name}", *options, stdout=out)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_each_job_has_a_command_that_says_what_it_did(job: str) -> None:
-    assert command(job) == f"{job} on default: 0 done\n"
-    assert command(job, "--verbosity", "0") == ""
-    assert json.loads(command(job, "--json", "--database", "default"))["job"] == job
-
-
-def test_a_command_works_and_counts() -> None:
-    named().won(lease=timedelta(0))
-    abandoned("shipment")
-
-    assert command("reclaim_expired_leases") == "reclaim_expired_leases on default: 1 done\n"
-    assert command("resume_operations") == "resume_operations on default: 1 done\n"
-
-
-def test_a_dry_run_is_offered_where_something_is_deleted_and_nowhere_else() -> None:
-    named().completed(ttl=timedelta(0))
-
-    assert command("prune_expired_keys", "--dry-run") == (
-        "prune_expired_keys on default: 1 would be done\n"
-    )
-    assert IdempotencyKey.objects.count() == 1
-    assert json.loads(command("drop_expired_partitions", "--dry-run", "--json"))["dry_run"]
-    with pytest.raises(CommandError, match="unrecognized arguments"):
-        command("reclaim_expired_leases", "--dry-run")
-
-
-def test_a_command_whose_job_failed_in_part_exits_with_1(caplog: pytest.LogCaptureFixture) -> None:
-    key = named()
-    kept = envelope(Shipment(), {"what": "k"}, build_policy({})) | {"operation": "unknown"}
-    key.store.record_recovery_point(key.won(lease=timedelta(0)), PREPARED, kept)
-
-    with pytest.raises(CommandError, match="1 failed") as caught:
-        command("resume_operations")
-    assert caught.value.returncode == 1
-
-
-@pytest.mark.postgresql
-def test_a_command_beside_another_run_exits_with_3() -> None:
-    with (
-        paused_inside(maintenance.prune_expired_keys),
-        pytest.raises(CommandError, match="another run is at work") as caught,
-    ):
-        command("prune_expired_keys")
-    assert caught.value.returncode == 3
-
-
-def test_a_lease_of_the_job_lets_nobody_else_in_meanwhile() -> None:
-    """While the job drives an operation, the client hears that its key is in use."""
-    key = abandoned()
-    heard: list[Any] = []
-
-    def ask() -> Outcome:
-        heard.append(key.claim())
-        return Done({"id": 1})
-
-    Shipment.answers["k"] = ask
-    maintenance.resume_operations()
-
-    assert [type(decision) for decision in heard] == [Busy]
-    assert key.claim() == Replay(SHIPPED)
