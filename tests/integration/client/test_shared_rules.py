@@ -235,6 +235,41 @@ def test_a_result_from_before_the_hash_was_lost_is_of_an_older_generation(
     assert breaker.state is State.OPEN
 
 
+def spend_all(budget: SharedBudget) -> int:
+    granted = 0
+    while budget.spend():
+        granted += 1
+    return granted
+
+
+def test_a_ticket_from_before_the_hash_was_lost_gives_nothing_back(
+    link: RedisLink, server: redis.Redis, dependency: str
+) -> None:
+    budget = SharedBudget(link, dependency)
+    old = budget.spend()
+    assert old
+    server.delete(f"idempotency:client:{dependency}")
+    for _ in range(20):
+        budget.credit()
+    budget.refund(old)
+    assert spend_all(budget) == 2
+
+
+def test_a_ticket_older_than_the_window_does_not_touch_the_second_in_its_bucket(
+    link: RedisLink, server: redis.Redis, dependency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "_budget_script", steered(shared._budget_script))
+    clock = ServerClock(server)
+    budget = SharedBudget(link, dependency, BudgetPolicy(window=5))
+    old = budget.spend()
+    assert old
+    clock.advance(5)
+    for _ in range(20):
+        budget.credit()
+    budget.refund(old)
+    assert spend_all(budget) == 2
+
+
 def test_the_open_period_has_the_same_jitter_as_a_local_one(
     link: RedisLink, server: redis.Redis
 ) -> None:

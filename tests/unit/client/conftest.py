@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 import idempotency.client
+from tests.unit.client.clocks import SteeredClock
 
 CLIENT = str(Path(idempotency.client.__file__).parent)
+
+
+@pytest.fixture
+def clock() -> SteeredClock:
+    return SteeredClock(1000.0)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import statistics
@@ -37,6 +38,7 @@ def first(n: int, waits: Iterator[float]) -> list[float]:
     return list(itertools.islice(waits, n))
 
 
+@functools.cache
 def columns(strategy: Backoff, seed: int) -> list[tuple[float, ...]]:
     """All first waits of many calls, all second ones, …"""
     rng = random.Random(seed)

@@ -108,7 +108,7 @@ class BreakerMachine(RuleBasedStateMachine):
         self.clock.advance(-seconds)
 
 
-BreakerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+BreakerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 TestBreakerAgainstItsModel = BreakerMachine.TestCase
 
 
@@ -159,7 +159,7 @@ def call_ours(breaker: CircuitBreaker, event: str) -> bool:
 
 
 @given(events=EVENTS, failures=st.integers(1, 5), permits=st.integers(1, 4))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_traces_agree_with_pybreaker_where_the_rules_coincide(
     events: list[str | int], failures: int, permits: int
 ) -> None:

@@ -18,11 +18,6 @@ from tests.unit.client.models import BudgetModel
 RATIOS = [0.0, 0.1, 0.2, 0.3, 0.5, 0.6, 1.0, 1.5]
 
 
-@pytest.fixture
-def clock() -> SteeredClock:
-    return SteeredClock(1000.0)
-
-
 def budget_of(clock: SteeredClock, **policy: float) -> RetryBudget:
     return RetryBudget(BudgetPolicy(**policy), clock=clock)  # type: ignore[arg-type]
 
@@ -88,7 +83,7 @@ class BudgetMachine(RuleBasedStateMachine):
         self.clock.advance(-seconds)
 
 
-BudgetMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+BudgetMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 TestBudgetAgainstItsModel = BudgetMachine.TestCase
 
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
 
 import pytest
-import time_machine
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from idempotency.client.deadline import Deadline, DeadlineExceeded
 from tests.unit.client.clocks import SteeredClock
-
-
-@pytest.fixture
-def clock() -> SteeredClock:
-    return SteeredClock(1000.0)
 
 
 def test_time_left_runs_down_to_zero_and_no_further(clock: SteeredClock) -> None:
@@ -114,11 +107,3 @@ def test_a_deadline_without_end_is_not_announced(clock: SteeredClock) -> None:
 def test_a_deadline_that_is_no_number_is_refused(clock: SteeredClock) -> None:
     with pytest.raises(ValueError, match="seconds"):
         Deadline.after(math.nan, clock=clock)
-
-
-@pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(hours=-1)])
-def test_a_step_of_the_wall_clock_by_an_hour_changes_nothing(step: timedelta) -> None:
-    deadline = Deadline.after(600)
-    with time_machine.travel(datetime.now(UTC) + step):
-        assert 590 < deadline.remaining() <= 600
-        assert 590 < Deadline.from_header("600000", limit=900).remaining() <= 600

@@ -14,11 +14,6 @@ from idempotency.client.hedging import HedgePolicy, Hedging, LatencyWindow, wins
 from tests.unit.client.clocks import SteeredClock
 
 
-@pytest.fixture
-def clock() -> SteeredClock:
-    return SteeredClock(1000.0)
-
-
 def ended(end: int | Trouble | Answer) -> Decision:
     return classify(Answer(end) if isinstance(end, int) else end, method="POST", keyed=True)
 
