@@ -147,7 +147,7 @@ class BreakerProtocol(Protocol):
     """What the attempt loop asks of a breaker, once before and once after every attempt."""
 
     #: Whether a call may wait for a network: async code then calls it in a thread.
-    blocks: bool
+    blocks: ClassVar[bool]
 
     def admit(self) -> Admission:
         """Let one call through, or raise ``BreakerOpen`` at once."""

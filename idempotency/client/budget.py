@@ -65,7 +65,7 @@ class BudgetProtocol(Protocol):
     """What the attempt loop asks of a budget. It is never asked about an attempt under way."""
 
     #: Whether a call may wait for a network: async code then calls it in a thread.
-    blocks: bool
+    blocks: ClassVar[bool]
 
     def credit(self) -> None:
         """Count a first attempt that passed the breaker. One that was rejected earns nothing."""
