@@ -21,15 +21,15 @@ from typing import Any
 
 from django.dispatch import Signal
 
-key_claimed = Signal()
-operation_prepared = Signal()
-operation_called = Signal()
-key_completed = Signal()
-key_replayed = Signal()
-key_rejected = Signal()
-key_released = Signal()
-key_failed = Signal()
-key_in_doubt = Signal()
+key_claimed = Signal(use_caching=True)
+operation_prepared = Signal(use_caching=True)
+operation_called = Signal(use_caching=True)
+key_completed = Signal(use_caching=True)
+key_replayed = Signal(use_caching=True)
+key_rejected = Signal(use_caching=True)
+key_released = Signal(use_caching=True)
+key_failed = Signal(use_caching=True)
+key_in_doubt = Signal(use_caching=True)
 
 logger = logging.getLogger("idempotency")
 
