@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PORTABLE = "tests/integration/portable"
 PASSED, FAILED = 0, 1
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One guard: where it is, what stands in its place, and the test that must notice."""
+    """One guard: where it is, what stands in its place, and the test that must notice, by name."""
 
     name: str
     path: str
@@ -31,16 +30,10 @@ class Mutation:
     test: str
 
 
-LOST_LEASE = f"{PORTABLE}/test_failures.py::test_case_39_a_paused_owner_that_wakes_after_a_takeover"
-LOST_LEASE += "_changes_nothing"
-INSIDE_WORK = f"{PORTABLE}/test_failures.py::test_case_39_an_owner_paused_inside_its_work_is_rolled"
-INSIDE_WORK += "_back_after_a_takeover"
-ONE_OF_MANY = (
-    f"{PORTABLE}/test_concurrency.py::test_case_29_of_many_identical_requests_one_executes"
-)
-OTHER_REQUEST = f"{PORTABLE}/test_mismatch.py::test_case_21_a_mismatch_on_a_key_whose_lease_is_over"
-OTHER_REQUEST += "_is_a_422"
-RENEWED = f"{PORTABLE}/conformance/test_races.py"
+LOST_LEASE = "test_case_39_a_paused_owner_that_wakes_after_a_takeover_changes_nothing"
+INSIDE_WORK = "test_case_39_an_owner_paused_inside_its_work_is_rolled_back_after_a_takeover"
+ONE_OF_MANY = "test_case_29_of_many_identical_requests_one_executes"
+OTHER_REQUEST = "test_case_21_a_mismatch_on_a_key_whose_lease_is_over_is_a_422"
 
 MUTATIONS = (
     Mutation(
@@ -69,21 +62,21 @@ MUTATIONS = (
         "idempotency/stores/database.py",
         "if row.state == State.PROCESSING and row.lease_expires_at > row.now:",
         "if False:",
-        f"{PORTABLE}/conformance/test_claims.py::test_a_running_key_is_busy_for_the_rest_of_its_lease",
+        "test_a_running_key_is_busy_for_the_rest_of_its_lease",
     ),
     Mutation(
         "b: the lease in the claim's write, functions",
         "idempotency/sql/claim_v1.sql",
         "          AND k.lease_expires_at IS NOT DISTINCT FROM v_row.lease_expires_at\n",
         "",
-        f"{RENEWED}::test_a_takeover_that_waits_for_the_owners_renewal_is_busy",
+        "test_a_takeover_that_waits_for_the_owners_renewal_is_busy",
     ),
     Mutation(
         "b: the lease in the claim's write, ORM",
         "idempotency/stores/database.py",
         "                .filter(claimable)\n",
         "",
-        f"{RENEWED}::test_a_portable_claim_interrupted_by_the_owners_renewal_is_busy",
+        "test_a_portable_claim_interrupted_by_the_owners_renewal_is_busy",
     ),
     Mutation(
         "c: the fingerprint in the reclaim, functions",
@@ -104,14 +97,14 @@ MUTATIONS = (
         "idempotency/partitions.py",
         "needed = _needed(using, drop)",
         "needed = False",
-        f"{PORTABLE}/test_partitions.py::test_a_day_that_a_live_key_points_at_is_never_planned_away",
+        "test_a_day_that_a_live_key_points_at_is_never_planned_away",
     ),
     Mutation(
         "d: the look for a live key when a day is dropped",
         "idempotency/partitions.py",
         "if not _needed(using, step):",
         "if True:",
-        f"{PORTABLE}/test_partitions.py::test_a_key_that_came_to_need_a_planned_day_gets_it_back",
+        "test_a_key_that_came_to_need_a_planned_day_gets_it_back",
     ),
     Mutation(
         "e: the rollback on a lost lease, functions",
@@ -132,7 +125,7 @@ MUTATIONS = (
         "idempotency/engine.py",
         "            transaction.set_rollback(True, using=self.store.using)\n            return\n",
         "            return\n",
-        f"{PORTABLE}/test_endings.py::test_a_refusal_that_is_returned_is_rolled_back_and_releases"
+        "test_a_refusal_that_is_returned_is_rolled_back_and_releases"
         "_the_key[functions-429-/required]",
     ),
     Mutation(
@@ -140,23 +133,21 @@ MUTATIONS = (
         "idempotency/operations.py",
         "if isinstance(outcome, NotSent) and first:",
         "if isinstance(outcome, NotSent):",
-        f"{PORTABLE}/test_operations.py::test_an_operation_that_stays_unknown_is_never_withdrawn"
-        "[functions]",
+        "test_an_operation_that_stays_unknown_is_never_withdrawn[functions]",
     ),
     Mutation(
         "doubt about a call that cannot be repeated",
         "idempotency/operations.py",
         "if not first and not task.operation.downstream_dedupes:",
         "if False:",
-        f"{PORTABLE}/test_operations.py::test_a_call_that_cannot_be_repeated_and_was_interrupted"
-        "_is_in_doubt[functions]",
+        "test_a_call_that_cannot_be_repeated_and_was_interrupted_is_in_doubt[functions]",
     ),
     Mutation(
         "honesty about a lost COMMIT",
         "idempotency/engine.py",
         "if lost and attempt.finished and sqlstate(error) not in ROLLED_BACK:",
         "if False:",
-        f"{PORTABLE}/test_failures.py::test_case_38_a_connection_lost_after_the_commit_is_a_503"
+        "test_case_38_a_connection_lost_after_the_commit_is_a_503"
         "_and_the_retry_replays[functions-/required]",
     ),
     Mutation(
@@ -164,8 +155,7 @@ MUTATIONS = (
         "idempotency/sql/claim_v1.sql",
         "id = DEFAULT, key = p_key",
         "key = p_key",
-        f"{PORTABLE}/test_operations.py::test_a_key_that_is_used_again_after_it_expired_is_another"
-        "_purchase[functions]",
+        "test_a_key_that_is_used_again_after_it_expired_is_another_purchase[functions]",
     ),
 )
 
@@ -175,7 +165,7 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         copy = Path(folder) / "repository"
         _copy_repository(copy)
-        if _run(copy, *dict.fromkeys(each.test for each in chosen)) != PASSED:
+        if _run(copy, *dict.fromkeys(_find(copy, each.test) for each in chosen)) != PASSED:
             print("The tests fail as it is: nothing can be said about guards.")
             return 1
         survived = [each for each in chosen if not _is_noticed(copy, each)]
@@ -205,13 +195,20 @@ def _is_noticed(copy: Path, mutation: Mutation) -> bool:
         return False
     path.write_text(text.replace(mutation.guard, mutation.instead))
     try:
-        status = _run(copy, mutation.test)
+        status = _run(copy, _find(copy, mutation.test))
     finally:
         path.write_text(text)
     # Anything but a failed test, such as a test that is not found, proves nothing.
     word = {FAILED: "noticed ", PASSED: "SURVIVED"}.get(status, f"EXIT {status}  ")
     print(f"{word} {mutation.name}", flush=True)
     return status == FAILED
+
+
+def _find(copy: Path, test: str) -> str:
+    """The test's id: its file and its name, with the case in brackets."""
+    definition = f"def {test.partition('[')[0]}("
+    (path,) = [path for path in copy.glob("tests/**/test_*.py") if definition in path.read_text()]
+    return f"{path.relative_to(copy)}::{test}"
 
 
 def _run(copy: Path, *tests: str) -> int:
