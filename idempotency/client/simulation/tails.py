@@ -10,7 +10,7 @@ requests. Source: Dean and Barroso, "The Tail at Scale" (2013).
 
 The delay is not told to the client here: it is learnt, by ``hedging.py``, from the time that the
 latest successful requests took from their first copy to their answer. (Learnt from the winning
-copy's own time instead, the delay would shrink with every hedge that wins.)
+copy's own time instead, the delay would shrink until one request in ten is sent twice.)
 """
 
 from __future__ import annotations
