@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import date, timedelta
+from enum import Enum
 from typing import Any
 
 from idempotency.core.keys import Scope
@@ -83,6 +84,20 @@ class OtherVersion:
     """The key was fingerprinted by another version: claim again with that one."""
 
     fingerprint_version: int
+
+
+class Standing(Enum):
+    """Where a key stands, read without a claim: good for turning a request away, never for running
+    it."""
+
+    #: No request used it, or its time is up: the next one runs as the first.
+    NEW = "new"
+    #: An owner holds the lease.
+    RUNNING = "running"
+    #: The next request runs it again: it failed, or its lease is over.
+    REPEATABLE = "repeatable"
+    #: It is settled or in doubt, so the next request runs nothing.
+    ANSWERED = "answered"
 
 
 Decision = Won | Replay | Busy | Mismatch | InDoubt | OtherVersion

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Protocol
 
-from idempotency.core.decisions import Claim, Decision, Lease
+from idempotency.core.decisions import Claim, Decision, Lease, Standing
 from idempotency.core.responses import RecordedResponse
 
 
@@ -42,6 +42,9 @@ class Store(Protocol):
     def claim(self, claim: Claim) -> Decision:
         """Win the key or learn why not, by one conditional write. Committed at once, unless in a
         transaction."""
+
+    def standing(self, digest: bytes) -> Standing:
+        """Where the key behind this digest stands now. One statement, which writes nothing."""
 
     def renew(self, lease: Lease, duration: timedelta) -> None:
         """Let the lease run ``duration`` from now."""

@@ -28,6 +28,7 @@ from idempotency.core.decisions import (
     Mismatch,
     OtherVersion,
     Replay,
+    Standing,
     Won,
 )
 from idempotency.core.errors import LeaseLost
@@ -75,6 +76,15 @@ class DatabaseStore:
             if won is not None:
                 return Won(won)
         return Busy(timedelta(0))
+
+    def standing(self, digest: bytes) -> Standing:
+        row = self._look(Q(digest=digest))
+        if row is None or (row.state in SETTLED and row.expires_at and row.expires_at <= row.now):
+            return Standing.NEW
+        if row.state in (State.SUCCEEDED, State.IN_DOUBT):
+            return Standing.ANSWERED
+        held = row.state == State.PROCESSING and row.lease_expires_at > row.now
+        return Standing.RUNNING if held else Standing.REPEATABLE
 
     def _look(self, condition: Q) -> Any:
         """The row with the database's time beside it, so that both are of one moment."""
