@@ -98,13 +98,18 @@ def check_durations(chosen: Settings) -> Messages:
         for owner, value in _values(name):
             if value <= timedelta(0):
                 yield _not_positive(f"{owner}: the {name}", value)
+    if chosen.max_deadline <= timedelta(0):
+        yield _not_positive("IDEMPOTENCY['MAX_DEADLINE']", chosen.max_deadline)
     for name in ("batch_size", "max_batches", "partition_days_ahead", "resume_attempts"):
         if getattr(chosen, name) < 1:
             yield _not_positive(f"IDEMPOTENCY[{name.upper()!r}]", getattr(chosen, name))
 
 
 def _not_positive(name: str, value: Any) -> CheckMessage:
-    hint = "A lease of zero would let every retry start the work again while it runs."
+    hint = (
+        "A lease of zero would let every retry start the work again while it runs; a deadline of "
+    )
+    hint += "zero is always over."
     return Error(f"{name} must be positive, not {value}.", hint=hint, id="idempotency.E003")
 
 

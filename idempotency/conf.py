@@ -40,6 +40,10 @@ DEFAULTS: dict[str, Any] = {
     "KEY_UUID_ONLY": False,
     # The service.
     "RETRY_AFTER": 2,
+    "RETRY_BUDGET_RATIO": 0.2,
+    "RETRY_BUDGET_FLOOR": 60,
+    "RETRY_BUDGET_WINDOW": 60,
+    "MAX_DEADLINE": 30,
     "RETENTION": 30 * 24 * 3600,
     "PARTITION_DAYS_AHEAD": 14,
     "PARTITION_DAYS_ALARM": 3,
@@ -56,7 +60,17 @@ DEFAULTS: dict[str, Any] = {
     "UNPROTECTED_ALLOWED": (),
 }
 
-_DURATIONS = frozenset({"TTL", "LEASE", "WAIT", "RETENTION", "RECLAIM_GRACE", "REDIS_TIMEOUT"})
+_DURATIONS = frozenset(
+    {
+        "TTL",
+        "LEASE",
+        "WAIT",
+        "MAX_DEADLINE",
+        "RETENTION",
+        "RECLAIM_GRACE",
+        "REDIS_TIMEOUT",
+    }
+)
 _SEQUENCES = frozenset(
     {
         "METHODS",
@@ -66,6 +80,12 @@ _SEQUENCES = frozenset(
         "UNPROTECTED_ALLOWED",
     }
 )
+#: What a number may be, from least to most; the least says whether fractions are meant.
+_NUMBERS = {
+    "RETRY_BUDGET_RATIO": (0.0, 1000.0),
+    "RETRY_BUDGET_FLOOR": (0, 1_000_000_000),
+    "RETRY_BUDGET_WINDOW": (1, 3600),
+}
 #: The values that a setting, or a view's policy of the same name, may have.
 CHOICES = {
     "SCOPE": ("route", "tenant"),
@@ -95,6 +115,10 @@ class Settings:
     key_min_length: int
     key_uuid_only: bool
     retry_after: int
+    retry_budget_ratio: float
+    retry_budget_floor: int
+    retry_budget_window: int
+    max_deadline: timedelta
     retention: timedelta
     partition_days_ahead: int
     partition_days_alarm: int
@@ -145,6 +169,18 @@ def choice(value: Any, name: str, known: tuple[str, ...]) -> Any:
     return value
 
 
+def number(value: Any, name: str, least: float, most: float) -> float:
+    """The value, if it is a number within the bounds, whole where ``least`` is an int; else a
+    configuration error that says so."""
+    kinds = (int, float) if isinstance(least, float) else int
+    if isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    whole = "" if isinstance(least, float) else "whole "
+    raise ImproperlyConfigured(
+        f"{name} must be a {whole}number from {least:g} to {most:g}, not {value!r}."
+    )
+
+
 @cache
 def settings() -> Settings:
     """The settings in force. Cached until Django reports that a setting changed
@@ -166,6 +202,8 @@ def _read(name: str, value: Any) -> Any:
         return duration(value, shown)
     if name in _SEQUENCES:
         return sequence(value, shown)
+    if name in _NUMBERS:
+        return number(value, shown, *_NUMBERS[name])
     return choice(value, shown, CHOICES[name]) if name in CHOICES else value
 
 

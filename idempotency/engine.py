@@ -20,7 +20,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -33,6 +33,7 @@ from django.db import (
 )
 
 from idempotency import operations, partitions, signals
+from idempotency.admission import Admission
 from idempotency.conf import settings
 from idempotency.core import fingerprints
 from idempotency.core.decisions import (
@@ -80,11 +81,13 @@ CLAIM_TRIES, CLAIM_PAUSE = 4, 0.02
 
 @dataclass(frozen=True, slots=True)
 class KeyedRequest:
-    """A request under a key: its scope, its policy, and its fingerprint in any version."""
+    """A request under a key: its scope, its policy, its fingerprint in any version, and what
+    bounds it."""
 
     scope: Scope
     policy: Policy
     fingerprint: Callable[[int], bytes]
+    admission: Admission = field(default_factory=Admission)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,7 @@ class Engine:
         """
         _refuse_outer_transaction(self.store.using)
         try:
+            request.admission.look(self.store, request.scope)
             decision = self._claim_or_wait(request)
             if isinstance(decision, Won):
                 return self._run(decision.lease, request, work)
@@ -149,6 +153,7 @@ class Engine:
         except IdempotencyError as error:
             _tell(signals.key_rejected, request.scope, code=error.code)
             raise
+        request.admission.refund()
         _tell(signals.key_replayed, request.scope, status=recorded.status)
         return Answer(recorded, replayed=True)
 
@@ -164,7 +169,7 @@ class Engine:
         until = time.monotonic() + request.policy.wait.total_seconds()
         with self.waiter.watch(request.scope.digest) as watch:
             while isinstance(decision, Busy):
-                left = until - time.monotonic()
+                left = min(until - time.monotonic(), request.admission.time_left)
                 if left <= 0:
                     break
                 self._let_go_of_connection()
@@ -179,6 +184,7 @@ class Engine:
             connection.close()
 
     def _claim(self, request: KeyedRequest) -> Decision:
+        request.admission.demand_time()
         decision = self._claim_as(request, fingerprints.CURRENT_VERSION)
         if not isinstance(decision, OtherVersion):
             return decision
@@ -211,15 +217,16 @@ class Engine:
     # Running
 
     def _run(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
-        _tell(
-            signals.key_claimed,
-            request.scope,
-            attempt=lease.attempt,
-            takeover=lease.takeover,
-            reused=lease.reused,
-        )
-        partitions.ensure_day(self.store.using, lease.response_day)
         try:
+            request.admission.admit_claimed(self.store, lease, request.policy.ttl)
+            _tell(
+                signals.key_claimed,
+                request.scope,
+                attempt=lease.attempt,
+                takeover=lease.takeover,
+                reused=lease.reused,
+            )
+            partitions.ensure_day(self.store.using, lease.response_day)
             if lease.recovery_point:
                 return Answer(operations.resume(self.store, lease), replayed=False)
             return self._work(lease, request, work)

@@ -16,6 +16,7 @@ to answers.
     ├── CallNotSent           the outside call was certainly not made; nothing happened
     ├── ResponseNotStored     the work happened; its answer was too large to keep, or streamed
     ├── BudgetExhausted       too many retries for what the service can bear
+    ├── DeadlinePassed        the caller gave the request less time than it needs
     └── StoreUnavailable      the key store does not answer, so nothing was run
 """
 
@@ -138,6 +139,15 @@ class BudgetExhausted(IdempotencyError):
     default_detail = "Too many retries reach the service now. Wait, then repeat with the same key."
 
 
+class DeadlinePassed(IdempotencyError):
+    code = "deadline_exceeded"
+    retry = "same_key"
+    default_detail = (
+        "The time that the request was given is over, and this attempt did nothing. "
+        "Repeat it with the same key and more time."
+    )
+
+
 class ForceFailed(IdempotencyError):
     """Never raised: the answer that an operator stores for every retry (``operators.py``)."""
 
@@ -171,6 +181,7 @@ CATALOGUE: tuple[type[IdempotencyError], ...] = (
     CallNotSent,
     ResponseNotStored,
     BudgetExhausted,
+    DeadlinePassed,
     ForceFailed,
     StoreUnavailable,
 )

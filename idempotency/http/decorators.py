@@ -26,11 +26,12 @@ from django.db import InterfaceError, OperationalError, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from idempotency.core.errors import IdempotencyError, StoreUnavailable
+from idempotency.admission import Admission
+from idempotency.core.errors import DeadlinePassed, IdempotencyError, StoreUnavailable
 from idempotency.core.policies import Policy, Verdict
 from idempotency.engine import Handled, KeyedRequest
 from idempotency.execution import Execution
-from idempotency.http import protection, requests
+from idempotency.http import deadlines, protection, requests
 from idempotency.http.problems import problem_response
 from idempotency.operations import Operation, Reply
 
@@ -66,25 +67,40 @@ def idempotent(
         @wraps(view)
         def protected(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             request.idempotency = None  # type: ignore[attr-defined]
-            policy = requests.build_policy(choices)
-            if request.method not in policy.methods:
-                return view(request, *args, **kwargs)
-            work = _ViewWork(view, request, args, kwargs)
+            deadline = deadlines.attach(request)
             try:
-                keyed = _keyed(request, tenant, policy)
-            except IdempotencyError as error:
-                return problem_response(error, request)
-            except RequestDataTooBig:
-                return HttpResponse("The request body is too large.\n", status=413)
-            if keyed is None:
-                return protection.run_unkeyed(request, policy, work)
-            return protection.run_keyed(request, keyed, work)
+                with deadlines.governing(deadline):
+                    deadline.require()
+                    policy = requests.build_policy(choices)
+                    if request.method not in policy.methods:
+                        return view(request, *args, **kwargs)
+                    return _answer(request, tenant, policy, _ViewWork(view, request, args, kwargs))
+            except deadlines.DeadlineExceeded:
+                # Before the work, or ``request.deadline.require()`` in it: then it was rolled back.
+                return problem_response(DeadlinePassed(), request)
 
         protected.idempotency_policy = choices  # type: ignore[attr-defined]
         # ATOMIC_REQUESTS would put the claim inside the work's transaction.
         return transaction.non_atomic_requests(protected)
 
     return decorate if view is None else decorate(view)
+
+
+def _answer(
+    request: HttpRequest,
+    tenant: Callable[[HttpRequest], str] | None,
+    policy: Policy,
+    work: _ViewWork,
+) -> HttpResponseBase:
+    try:
+        keyed = _keyed(request, tenant, policy)
+    except IdempotencyError as error:
+        return problem_response(error, request)
+    except RequestDataTooBig:
+        return HttpResponse("The request body is too large.\n", status=413)
+    if keyed is None:
+        return protection.run_unkeyed(request, policy, work)
+    return protection.run_keyed(request, keyed, work)
 
 
 def _keyed(
@@ -105,6 +121,7 @@ def _keyed(
         ),
         policy=policy,
         fingerprint=requests.fingerprinter(request, body, form, policy),
+        admission=Admission(request.deadline),  # type: ignore[attr-defined]
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from typing import Any
 
+from django.conf import settings as django_settings
 from django.http import HttpRequest, HttpResponse
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch, get_script_prefix, get_urlconf, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
@@ -31,6 +33,7 @@ PROBLEMS: dict[type[errors.IdempotencyError], tuple[int, str | Promise]] = {
     errors.CallNotSent: (503, _("Downstream service unavailable")),
     errors.ResponseNotStored: (409, _("Response not stored")),
     errors.BudgetExhausted: (503, _("Retry budget exhausted")),
+    errors.DeadlinePassed: (504, _("Deadline exceeded")),
     errors.ForceFailed: (410, _("Ended by an operator")),
     errors.StoreUnavailable: (503, _("Idempotency unavailable")),
 }
@@ -80,8 +83,19 @@ def problem_type(code: str, request: HttpRequest | None) -> str:
     base = settings().problem_type_base
     if base:
         return f"{base.rstrip('/')}/{code}/"
-    try:
-        path = reverse("idempotency:problem", args=[code])
-    except NoReverseMatch:
+    path = _page(code, get_urlconf() or django_settings.ROOT_URLCONF, get_script_prefix())
+    if path is None:
         return "about:blank"
     return path if request is None else request.build_absolute_uri(path)
+
+
+@cache
+def _page(code: str, urlconf: str, prefix: str) -> str | None:
+    """The path of a problem's page under this URLconf and script prefix, which ``reverse`` reads.
+
+    A busy key answers with a problem each time, and reversing was a tenth of that answer.
+    """
+    try:
+        return reverse("idempotency:problem", urlconf, args=[code])
+    except NoReverseMatch:
+        return None

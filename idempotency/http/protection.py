@@ -8,7 +8,8 @@ from django.db import router, transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from idempotency import operations
+from idempotency import operations, signals
+from idempotency.admission import Admission
 from idempotency.core.errors import IdempotencyError
 from idempotency.core.keys import Scope
 from idempotency.core.policies import Policy, Verdict
@@ -16,6 +17,7 @@ from idempotency.engine import Answer, Engine, Handled, KeyedRequest, Work
 from idempotency.http.problems import problem_response
 from idempotency.http.recording import record, respond
 from idempotency.models import IdempotencyKey
+from idempotency.stores import get_store
 
 #: Characters the tenant column holds.
 TENANT_LENGTH = 255
@@ -39,6 +41,23 @@ def default_tenant(user: Any) -> str:
     if user is None or not getattr(user, "is_authenticated", False):
         return "anonymous"
     return f"user:{user.pk}"
+
+
+def turn_away(scope: Scope, admission: Admission) -> None:
+    """Refuse a retry above the budget as soon as its key is known, unless its answer is stored.
+    Raises BudgetExhausted."""
+    try:
+        admission.look(get_store(), scope)
+    except IdempotencyError as error:
+        signals.send(
+            signals.key_rejected,
+            Engine,
+            digest=scope.digest,
+            route=scope.route,
+            tenant=scope.tenant,
+            code=error.code,
+        )
+        raise
 
 
 def run_keyed(

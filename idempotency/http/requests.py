@@ -79,15 +79,9 @@ def demand_length(request: HttpRequest) -> None:
 def read_key(request: HttpRequest, data: Any, policy: Policy) -> str | None:
     """The key of a request, from the header or the policy's body field; None when it has none and
     needs none."""
-    limits: dict[str, Any] = {
-        "min_length": policy.key_min_length,
-        "uuid_only": policy.key_uuid_only,
-    }
-    # Not request.headers: it builds a dict of all of them first.
-    header = request.META.get(HEADER_IN_META)
-    key = None if header is None else keys.parse_header(header, **limits)
+    key = header_key(request, policy)
     if policy.body_field is not None and isinstance(data, Mapping) and policy.body_field in data:
-        field = keys.parse_body_field(_single(data, policy.body_field), **limits)
+        field = keys.parse_body_field(_single(data, policy.body_field), **_limits(policy))
         if key is not None and field != key:
             raise KeyInvalid(
                 f"The header {keys.HEADER} and the field {policy.body_field} hold different keys. "
@@ -97,6 +91,17 @@ def read_key(request: HttpRequest, data: Any, policy: Policy) -> str | None:
     if key is None and policy.required:
         raise KeyMissing
     return key
+
+
+def header_key(request: HttpRequest, policy: Policy) -> str | None:
+    """The key in the header, which is known before the body is parsed; None when there is none."""
+    # Not request.headers: it builds a dict of all of them first.
+    header = request.META.get(HEADER_IN_META)
+    return None if header is None else keys.parse_header(header, **_limits(policy))
+
+
+def _limits(policy: Policy) -> dict[str, Any]:
+    return {"min_length": policy.key_min_length, "uuid_only": policy.key_uuid_only}
 
 
 def _single(data: Mapping[str, Any], field: str) -> Any:

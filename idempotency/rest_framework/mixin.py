@@ -13,16 +13,18 @@ from django.http.response import HttpResponseBase
 from rest_framework.exceptions import APIException, ParseError
 from rest_framework.request import Request
 
+from idempotency.admission import Admission
 from idempotency.conf import Settings, settings
-from idempotency.core.errors import IdempotencyError, StoreUnavailable
+from idempotency.core.errors import DeadlinePassed, IdempotencyError, StoreUnavailable
 from idempotency.core.keys import Scope
 from idempotency.core.policies import Policy, Verdict
 from idempotency.engine import Handled, KeyedRequest
 from idempotency.execution import Execution
-from idempotency.http import protection, requests
+from idempotency.http import deadlines, protection, requests
 from idempotency.http.decorators import CLIENT_ERRORS
 from idempotency.http.problems import problem_response
 from idempotency.operations import Operation, Reply
+from idempotency.retry_budget import ServiceBudget
 
 try:
     from idempotency.rest_framework.openapi import IdempotencyAutoSchema as _Schema
@@ -47,6 +49,9 @@ class IdempotencyMixin:
     so that none of them is answered from a record. Set ``idempotency_<name>`` to choose a policy
     for the view; the names and their defaults are in ``IDEMPOTENCY``. A handler may return an
     ``Operation`` instead of a response.
+
+    ``request.deadline`` says how long the caller waits (``X-Request-Deadline-Ms``, at most
+    ``MAX_DEADLINE``); with nothing left a request is answered 504 before anything else.
 
     The view is non-atomic under ATOMIC_REQUESTS: the claim has to commit before the work. The work
     has a transaction of its own.
@@ -80,6 +85,14 @@ class IdempotencyMixin:
         KeyInvalid."""
         return requests.read_key(self._http, self.request.data, policy)
 
+    def get_idempotency_header_key(self, policy: Policy) -> str | None:
+        """The key, as far as it is known before the body is parsed; None otherwise.
+
+        Only read to find the stored answer of a retry above the retry budget. Override it together
+        with ``get_idempotency_key()``.
+        """
+        return requests.header_key(self._http, policy)
+
     def get_idempotency_tenant(self) -> str:
         """The account the key belongs to. Override it where an account has several users or
         credentials."""
@@ -91,6 +104,7 @@ class IdempotencyMixin:
         return protection.scope_of(route, self.get_idempotency_tenant(), key, policy)
 
     request: Request
+    _admission: Admission
 
     @property
     def _http(self) -> Any:
@@ -99,6 +113,8 @@ class IdempotencyMixin:
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         request.idempotency = None  # type: ignore[attr-defined]
+        self._admission = Admission(deadlines.attach(self._http))
+        self._admission.demand_time()
         method = self._http.method
         policy = self.get_idempotency_policy()
         takes_key = self._takes_key(method, policy)
@@ -115,6 +131,22 @@ class IdempotencyMixin:
         # DRF looks the handler up on the instance next; the instance serves this one request.
         setattr(self, method.lower(), functools.partial(self._answer, handler, policy))
 
+    def enter_budget(self, get_budget: Callable[[], ServiceBudget], *, marked: bool) -> None:
+        """Put the request under a retry budget, for ``RetryBudgetThrottle``. Raises
+        BudgetExhausted.
+
+        A retry above it passes when its answer is stored. Where its key is not in the header, that
+        is seen once the body is parsed.
+        """
+        policy = self.get_idempotency_policy()
+        if not self._takes_key(self._http.method, policy):
+            return
+        if self._admission.enter(get_budget(), marked=marked):
+            return
+        key = self.get_idempotency_header_key(policy)
+        if key is not None:
+            protection.turn_away(self.get_idempotency_scope(key, policy), self._admission)
+
     @classmethod
     def takes_idempotency_key(cls, method: str, action: str, policy: Policy) -> bool:
         """Whether a handler reads a key: by its action where the view lists some, or by method."""
@@ -128,6 +160,9 @@ class IdempotencyMixin:
 
     def handle_exception(self, exc: Exception) -> Any:
         """Our own errors are answered here, whatever EXCEPTION_HANDLER does with the others."""
+        if isinstance(exc, deadlines.DeadlineExceeded):
+            # ``request.deadline.require()`` in a handler, whose work was rolled back.
+            exc = DeadlinePassed()
         if isinstance(exc, IdempotencyError):
             return problem_response(exc, self._http)
         return super().handle_exception(exc)  # type: ignore[misc]
@@ -138,11 +173,15 @@ class IdempotencyMixin:
         work = _HandlerWork(self, handler, request, args, kwargs)
         try:
             keyed = self._keyed(request, policy)
+            if keyed is None:
+                self._admission.demand_time()
+                self._admission.admit(attempt=1)
         except IdempotencyError as error:
             return problem_response(error, self._http)
-        if keyed is None:
-            return protection.run_unkeyed(self._http, policy, work)
-        return protection.run_keyed(self._http, keyed, work)
+        with deadlines.governing(self._http.deadline):
+            if keyed is None:
+                return protection.run_unkeyed(self._http, policy, work)
+            return protection.run_keyed(self._http, keyed, work)
 
     def _keyed(self, request: Request, policy: Policy) -> KeyedRequest | None:
         requests.demand_length(self._http)
@@ -166,6 +205,7 @@ class IdempotencyMixin:
             scope=self.get_idempotency_scope(key, policy),
             policy=policy,
             fingerprint=requests.fingerprinter(self._http, body, form, policy),
+            admission=self._admission,
         )
 
 

@@ -17,6 +17,7 @@ from idempotency.core.errors import IdempotencyError
 from idempotency.core.keys import HEADER, MAX_LENGTH
 from idempotency.core.policies import Policy
 from idempotency.core.responses import REPLAY_MARKER
+from idempotency.http import attempts, deadlines
 from idempotency.http.problems import CONTENT_TYPE, PROBLEMS
 
 _PROBLEM = "IdempotencyProblem"
@@ -57,7 +58,14 @@ class IdempotencyAutoSchema(AutoSchema):
         policy = self._policy()
         if policy is None:
             return parameters
-        return [*parameters, _key_parameter(policy), _marker_parameter(), _retry_after_parameter()]
+        return [
+            *parameters,
+            _key_parameter(policy),
+            _deadline_parameter(),
+            _attempt_parameter(),
+            _marker_parameter(),
+            _retry_after_parameter(),
+        ]
 
     def get_description(self) -> str:  # type: ignore[override]
         description: str = super().get_description()
@@ -129,6 +137,33 @@ def _key_parameter(policy: Policy) -> OpenApiParameter:
         description=(
             "Names this request, so that repeating it is safe: 1 to 255 visible ASCII characters, "
             f"bare or as a quoted string. Send a new UUID for each new request.{also}"
+        ),
+    )
+
+
+# Both are plain strings: one that cannot be read is ignored, never an error.
+
+
+def _deadline_parameter() -> OpenApiParameter:
+    return OpenApiParameter(
+        name=deadlines.HEADER,
+        type=OpenApiTypes.STR,
+        location=OpenApiParameter.HEADER,
+        description=(
+            "Milliseconds for which the caller waits. It can only shorten the server's own limit; "
+            "with none left the answer is 504 and nothing ran."
+        ),
+    )
+
+
+def _attempt_parameter() -> OpenApiParameter:
+    return OpenApiParameter(
+        name=attempts.HEADER,
+        type=OpenApiTypes.STR,
+        location=OpenApiParameter.HEADER,
+        description=(
+            "`2; max=3` for the second of three attempts. It lets the server bound retries; stored "
+            "answers are served all the same."
         ),
     )
 

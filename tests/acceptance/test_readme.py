@@ -99,8 +99,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         files[name[1]] = files.get(name[1], "") + block
     files["views.py"] += INVITATION_VIEW + DECORATED_VIEW
     files["urls.py"] += (
-        "\nfrom views import InvitationView, plain\n"
+        "\nfrom throttled import OrderView\nfrom views import InvitationView, plain\n"
         'urlpatterns += [path("invitations", InvitationView.as_view()), path("plain", plain)]\n'
+        'urlpatterns += [path("orders", OrderView.as_view())]\n'
     )
     files["test_teams.py"] += OPERATION_TEST
     files["conftest.py"] = (

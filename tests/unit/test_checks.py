@@ -151,7 +151,15 @@ def test_e002_e003_of_a_view_name_the_view() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["TTL", "LEASE", "BATCH_SIZE", "MAX_BATCHES", "PARTITION_DAYS_AHEAD", "RESUME_ATTEMPTS"],
+    [
+        "TTL",
+        "LEASE",
+        "MAX_DEADLINE",
+        "BATCH_SIZE",
+        "MAX_BATCHES",
+        "PARTITION_DAYS_AHEAD",
+        "RESUME_ATTEMPTS",
+    ],
 )
 @pytest.mark.parametrize("value", [0, -1])
 def test_e003_case_41_durations_and_counts_must_be_positive(

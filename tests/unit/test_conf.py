@@ -70,6 +70,13 @@ def test_several_values_become_a_tuple(configure: Any) -> None:
         ({"SCOPE": "tenants"}, "must be one of route, tenant, not 'tenants'"),
         ({"METHODS": "POST"}, "must be a list or a tuple, not 'POST'"),
         ({"STORED_STATUSES": 422}, "must be a list or a tuple, not 422"),
+        ({"RETRY_BUDGET_RATIO": -0.1}, r"\['RETRY_BUDGET_RATIO'\] must be a number from 0 to 1000"),
+        ({"RETRY_BUDGET_RATIO": float("nan")}, "must be a number from 0 to 1000, not nan"),
+        ({"RETRY_BUDGET_FLOOR": 1.5}, "must be a whole number from 0 to 1e"),
+        ({"RETRY_BUDGET_FLOOR": True}, "must be a whole number from 0 to 1e"),
+        ({"RETRY_BUDGET_WINDOW": 0}, "must be a whole number from 1 to 3600, not 0"),
+        ({"RETRY_BUDGET_WINDOW": timedelta(minutes=1)}, "must be a whole number from 1 to 3600"),
+        ({"MAX_DEADLINE": "30"}, r"IDEMPOTENCY\['MAX_DEADLINE'\] must be seconds"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(
