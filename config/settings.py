@@ -198,7 +198,15 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = env.int("DATA_UPLOAD_MAX_MEMORY_SIZE", default=2_6
 CORS_ALLOWED_ORIGINS = env.list(
     "CORS_ALLOWED_ORIGINS", default=["http://localhost:3000"] if DEMO else []
 )
-CORS_ALLOW_HEADERS = ["accept", "authorization", "content-type", "idempotency-key", "if-match"]
+CORS_ALLOW_HEADERS = [
+    "accept",
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "if-match",
+    "x-request-deadline-ms",
+    "x-retry-attempt",
+]
 CORS_EXPOSE_HEADERS = ["ETag", "Idempotent-Replayed", "Link", "Location", "Retry-After"]
 CORS_URLS_REGEX = r"^/(v1|api)/.*$"
 

@@ -6,7 +6,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from idempotency.rest_framework import IdempotencyMixin
+from idempotency.rest_framework import IdempotencyMixin, RetryBudgetThrottle
 from idempotency.rest_framework.views import IdempotencyKeyView
 from payments import (
     charges,
@@ -33,6 +33,7 @@ class KeyedView(MerchantScope, IdempotencyMixin, PaymentsView):  # type: ignore[
 
     idempotency_required = True
     idempotency_body_field = "client_token"
+    throttle_classes = [RetryBudgetThrottle]
 
 
 class ChargesView(KeyedView):

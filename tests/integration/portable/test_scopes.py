@@ -171,12 +171,13 @@ def test_case_58_the_preflight_allows_the_header(api: Api, settings: Any) -> Non
         "/v1/things",
         Origin=ORIGIN,
         Access_Control_Request_Method="POST",
-        Access_Control_Request_Headers="content-type,idempotency-key",
+        Access_Control_Request_Headers="content-type,idempotency-key,x-retry-attempt",
     )
 
     assert preflight.status_code == 200
     assert preflight["Access-Control-Allow-Origin"] == ORIGIN
-    assert "idempotency-key" in preflight["Access-Control-Allow-Headers"]
+    for name in ("idempotency-key", "x-retry-attempt", "x-request-deadline-ms"):
+        assert name in preflight["Access-Control-Allow-Headers"]
     assert "POST" in preflight["Access-Control-Allow-Methods"]
 
 
