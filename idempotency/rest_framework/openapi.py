@@ -62,7 +62,7 @@ class IdempotencyAutoSchema(AutoSchema):
             *parameters,
             _key_parameter(policy),
             _deadline_parameter(),
-            _attempt_parameter(),
+            *([_attempt_parameter()] if self._has_retry_budget() else []),
             _marker_parameter(),
             _retry_after_parameter(),
         ]
@@ -92,6 +92,12 @@ class IdempotencyAutoSchema(AutoSchema):
             if headers:
                 bodies[status]["headers"] = headers
         return bodies
+
+    def _has_retry_budget(self) -> bool:
+        # Here, because the throttle is for views with the mixin, whose schema this is.
+        from idempotency.rest_framework.throttles import RetryBudgetThrottle
+
+        return any(issubclass(each, RetryBudgetThrottle) for each in self.view.throttle_classes)
 
     def _policy(self) -> Policy | None:
         """The policy of the method at hand; None when the method takes no key."""

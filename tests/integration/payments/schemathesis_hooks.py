@@ -1,6 +1,6 @@
 """Who calls, and what the OpenAPI document cannot say about keys, for schemathesis.
 
-A good POST has a key, in the header or in the body, and where it is in both it is the same one.
+A good POST or PATCH has a key, in the header or in the body; in both it is the same one.
 Without a body field it gets a fresh one here: two requests that share a key are a replay or a
 mistake, and neither is news about the second. Requests that are meant to be bad stay as they are.
 """
@@ -29,7 +29,7 @@ class Caller:
         for header in ("X-Request-Deadline-Ms", "X-Retry-Attempt"):
             case.headers.pop(header, None)
         good = case.meta is None or case.meta.generation.mode.is_positive
-        if case.method == "POST" and good:
+        if case.method in ("POST", "PATCH") and good:
             token = case.body.get("client_token") if isinstance(case.body, dict) else None
             case.headers["Idempotency-Key"] = _quoted(token or uuid.uuid4().hex)
 
