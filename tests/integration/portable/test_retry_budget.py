@@ -388,17 +388,18 @@ def test_a_refusal_is_told_to_whoever_counts(api: Api, allow: Any) -> None:
 # What is always served
 
 
-@pytest.mark.parametrize("path", ["/things", "/shouted"])
+@pytest.mark.parametrize(
+    ("path", "header"), [("/things", "Idempotency_Key"), ("/shouted", "Shouted_Key")]
+)
 def test_a_stored_answer_is_served_whatever_the_budget(
-    api: Api, allow: Any, each_store: str, path: str
+    api: Api, allow: Any, each_store: str, path: str, header: str
 ) -> None:
     allow()
-    key = {"Shouted-Key": "k"}
-    first = api.post(path, {}, "k", **key)
-    assert_refused(api.post(path, {}, "spent", **RETRY))
+    first = api.post(path, {}, **{header: "k"})
+    assert_refused(api.post(path, {}, **{header: "spent"}, **RETRY))
 
     with statements() as sent:
-        again = api.post(path, {}, "k", **key, **RETRY)
+        again = api.post(path, {}, **{header: "k"}, **RETRY)
 
     assert_replay(again, first)
     # The portable store reads the answer with a statement of its own.
