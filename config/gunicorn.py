@@ -15,6 +15,8 @@ timeout = 30
 # request which is cut off is recovered soon after.
 graceful_timeout = 10
 keepalive = 5
+# Else a client on this machine could name SCRIPT_NAME in a header, and so the paths in answers.
+forwarder_headers = ""
 # A heartbeat must not wait for a disk.
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112, S108
 # Its default path is in the home folder, which two stacks would share.

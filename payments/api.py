@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpRequest
 from rest_framework import status
-from rest_framework.exceptions import APIException
+from rest_framework.exceptions import APIException, ParseError
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.parsers import FormParser
 from rest_framework.permissions import IsAuthenticated
@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from idempotency.http.bodies import is_whole
 from payments.authentication import ApiKeyAuthentication, merchant_of
 from payments.exception_handler import exception_handler
 from payments.models import Merchant
@@ -92,10 +93,14 @@ class MerchantScope:
 
 def validated(serializer: type[StrictSerializer], request: Request) -> dict[str, Any]:
     """The body's data. Raises `ValidationError` (400)."""
-    filled = serializer(data=request.data)
+    data = request.data
+    if not is_whole(request._request):
+        # The views that take a key have refused it before; this is for the others.
+        raise ParseError("Less of the body arrived than Content-Length announces.")
+    filled = serializer(data=data)
     filled.is_valid(raise_exception=True)
-    data: dict[str, Any] = dict(filled.validated_data)
-    return data
+    valid: dict[str, Any] = dict(filled.validated_data)
+    return valid
 
 
 def _length(request: Request) -> int:

@@ -7,6 +7,7 @@ to answers.
     ├── KeyMissing            the policy requires a key and none came
     ├── KeyInvalid            a key came and cannot be one
     ├── BodyRefused           the body cannot be fingerprinted (duplicate names, NaN, …)
+    ├── BodyIncomplete        the client went away in the middle of its body
     ├── LengthRequired        a chunked body whose end nobody announced
     ├── KeyReused             the key belongs to another request
     ├── KeyInUse              the first request still runs
@@ -63,6 +64,15 @@ class BodyRefused(IdempotencyError):
     retry = "new_key"
     default_detail = (
         "The body is ambiguous, so two copies of it cannot be compared. Send valid JSON."
+    )
+
+
+class BodyIncomplete(IdempotencyError):
+    code = "body_incomplete"
+    retry = "same_key"
+    default_detail = (
+        "Less of the body arrived than Content-Length announces, so nothing was run. "
+        "Repeat the whole request with the same key."
     )
 
 
@@ -172,6 +182,7 @@ CATALOGUE: tuple[type[IdempotencyError], ...] = (
     KeyMissing,
     KeyInvalid,
     BodyRefused,
+    BodyIncomplete,
     LengthRequired,
     KeyReused,
     KeyInUse,

@@ -109,6 +109,7 @@ def _keyed(
     requests.demand_length(request)
     form, data = requests.parse_form(request)
     body = b"" if form is not None else request.body
+    requests.demand_whole(request)
     if form is None and policy.body_field is not None:
         # A view that parses JSON does so itself, so its body is looked into only for a key.
         data = requests.json_object(request)

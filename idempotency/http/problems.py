@@ -24,6 +24,7 @@ PROBLEMS: dict[type[errors.IdempotencyError], tuple[int, str | Promise]] = {
     errors.KeyMissing: (400, _("Idempotency key missing")),
     errors.KeyInvalid: (400, _("Idempotency key invalid")),
     errors.BodyRefused: (400, _("Body cannot be compared")),
+    errors.BodyIncomplete: (400, _("Body incomplete")),
     errors.LengthRequired: (411, _("Length required")),
     errors.KeyReused: (422, _("Idempotency key reused for another request")),
     errors.KeyInUse: (409, _("Idempotency key in use")),

@@ -19,14 +19,25 @@ from django.utils.datastructures import MultiValueDict
 
 from idempotency.conf import CHOICES, DEFAULTS, choice, duration, sequence, settings
 from idempotency.core import fingerprints, keys
-from idempotency.core.errors import BodyRefused, KeyInvalid, KeyMissing, LengthRequired
+from idempotency.core.errors import (
+    BodyIncomplete,
+    BodyRefused,
+    KeyInvalid,
+    KeyMissing,
+    LengthRequired,
+)
 from idempotency.core.policies import Policy
+from idempotency.http.bodies import is_whole
 
 HEADER_IN_META = f"HTTP_{keys.HEADER.upper().replace('-', '_')}"
 
 #: A key on them is ignored, whatever a policy says: repeating them is safe.
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+#: What Django's form parsers put in place of bytes that are no UTF-8, so that different bytes
+#: become equal. The character itself is refused with them: nobody means it.
+REPLACEMENT = "\ufffd"
 
 #: Names a view may set, as ``idempotency_<name>`` on a class or as arguments of the decorator.
 POLICY_NAMES = (
@@ -74,6 +85,12 @@ def demand_length(request: HttpRequest) -> None:
     chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
     if chunked and not request.META.get("CONTENT_LENGTH"):
         raise LengthRequired
+
+
+def demand_whole(request: HttpRequest) -> None:
+    """Refuse a body that was cut off, once it was parsed and before anything runs."""
+    if not is_whole(request):
+        raise BodyIncomplete
 
 
 def read_key(request: HttpRequest, data: Any, policy: Policy) -> str | None:
@@ -179,14 +196,17 @@ def form_facts(
 ) -> fingerprints.Form:
     """A parsed form as the fingerprint takes it. Files are read through, and rewound for the
     handler."""
+    pairs = [
+        (name, value)
+        for name, values in fields.lists()
+        for value in values
+        # DRF puts the files among the data too.
+        if isinstance(value, str)
+    ]
+    if any(REPLACEMENT in name or REPLACEMENT in value for name, value in pairs):
+        raise BodyRefused("A field of the form is not valid UTF-8, or holds U+FFFD. Send UTF-8.")
     return fingerprints.Form(
-        fields=[
-            (name, value)
-            for name, values in fields.lists()
-            for value in values
-            # DRF puts the files among the data too.
-            if isinstance(value, str)
-        ],
+        fields=pairs,
         files=[
             fingerprints.FileFacts(name, file.name or "", file.content_type or "", _digest(file))
             for name, uploads in files.lists()

@@ -189,6 +189,8 @@ class IdempotencyMixin:
         # Read the bytes before DRF parses them away; a form's may be gone already, and its fields
         # are as good.
         body = b"" if parsed else _body(self._http)
+        if not parsed:
+            requests.demand_whole(self._http)
         # Parsing comes before the key: what cannot be parsed is DRF's 400 or 415.
         try:
             request.data  # noqa: B018
@@ -197,6 +199,7 @@ class IdempotencyMixin:
             raise ParseError("The body is nested too deeply.") from None
         except RequestDataTooBig as error:
             raise BodyTooLarge from error
+        requests.demand_whole(self._http)
         key = self.get_idempotency_key(policy)
         if key is None:
             return None
