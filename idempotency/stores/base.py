@@ -104,7 +104,8 @@ class Store(Protocol):
         response: RecordedResponse | None = None,
     ) -> bool:
         """An operator ends the attempt of ``owner``. With a response the key is settled with it for
-        good.
+        good; else it is free for a retry: FAILED, or, past a recovery point, abandoned, so that the
+        job resumes it too.
 
         False: the key is not PROCESSING or IN_DOUBT under that owner any more, and nothing was
         written.

@@ -247,14 +247,14 @@ class DatabaseStore:
         ttl: timedelta,
         response: RecordedResponse | None = None,
     ) -> bool:
-        changes = self._failed(reason, ttl) if response is None else self._settled(ttl)
-        changes |= {"failure": reason[:500], "owner": uuid.uuid4()}
         open_states = [State.PROCESSING.value, State.IN_DOUBT.value]
         with transaction.atomic(using=self.using):
-            ended = self._keys().filter(pk=key_id, owner=owner, state__in=open_states)
-            if response is not None:
-                changes["response_day"] = _today()
-            if not ended.update(**changes):
+            key = self._keys().filter(pk=key_id, owner=owner, state__in=open_states)
+            if response is None:
+                ended = self._free(key, reason, ttl)
+            else:
+                ended = self._end_for_good(key, reason, ttl)
+            if not ended:
                 return False
             row = self._keys().get(pk=key_id)
             if response is not None:
@@ -265,6 +265,23 @@ class DatabaseStore:
                 key_id, EventKind.FORCE_FAILED, row.attempt, actor=actor, reason=reason, data=data
             )
         return True
+
+    def _free(self, key: QuerySet[IdempotencyKey], reason: str, ttl: timedelta) -> int:
+        """An operation past its recovery point may have had its effect, so it does not count as
+        failed: its lease is over, and a retry or the job resumes it."""
+        over: dict[str, Any] = {
+            "state": State.PROCESSING.value,
+            "lease_expires_at": clock.now(),
+            "failure": reason[:500],
+        }
+        resumable = key.exclude(recovery_point="")
+        return resumable.update(owner=uuid.uuid4(), **over) or key.update(
+            owner=uuid.uuid4(), **self._failed(reason, ttl)
+        )
+
+    def _end_for_good(self, key: QuerySet[IdempotencyKey], reason: str, ttl: timedelta) -> int:
+        settled = self._settled(ttl) | {"failure": reason[:500], "response_day": _today()}
+        return key.update(owner=uuid.uuid4(), **settled)
 
     def prune_expired(
         self, *, limit: int, after_id: int = 0, dry_run: bool = False

@@ -174,6 +174,25 @@ def test_a_force_failed_key_is_free_for_its_own_request(key: Key, doubt: bool) -
     assert isinstance(key.claim(), Won)
 
 
+@pytest.mark.parametrize("doubt", [False, True], ids=["processing", "in_doubt"])
+def test_a_force_failed_operation_is_left_to_the_job_and_never_counts_as_unused(
+    key: Key, doubt: bool
+) -> None:
+    lease = key.prepared()
+    if doubt:
+        key.store.doubt(lease, "who knows")
+
+    assert force_fail(key, lease.owner)
+
+    row = key.row
+    assert (row.state, row.failure, row.expires_at) == (State.PROCESSING, "stuck", None)
+    assert row.owner != lease.owner
+    assert key.store.abandoned_operations(grace=NO_GRACE, limit=10) == [row.pk]
+    with at(NOW + timedelta(days=365)):
+        resumed = key.won()
+    assert (resumed.key_id, resumed.context) == (lease.key_id, row.context)
+
+
 def test_a_force_failed_key_with_an_answer_replays_it(key: Key) -> None:
     lease = key.won()
 
