@@ -19,7 +19,25 @@ WINDOW = 60.0
 
 
 class GivenUp(Exception):
-    """A service dies as often as it is started; the text holds the end of its log."""
+    """Something dies as often as it is started; the text holds the end of its log."""
+
+
+class Patience:
+    """How often something may be started again before it is given up."""
+
+    def __init__(self) -> None:
+        self._starts: deque[float] = deque(maxlen=STARTS)
+
+    def start(self) -> None:
+        """Note a start."""
+        self._starts.append(time.monotonic())
+
+    def demand(self, name: str, log: Path) -> None:
+        """Raise `GivenUp` when it was started too often lately."""
+        if len(self._starts) == STARTS and time.monotonic() - self._starts[0] < WINDOW:
+            raise GivenUp(
+                f"{name} died {STARTS} times in {WINDOW:.0f} seconds; {log} ends:\n{tail(log)}"
+            )
 
 
 @dataclass
@@ -34,10 +52,12 @@ class Service:
     grace: float
     cwd: Path
     process: subprocess.Popen[bytes] | None = None
-    started: deque[float] = field(default_factory=lambda: deque(maxlen=STARTS))
+    patience: Patience = field(default_factory=Patience)
 
     def __enter__(self) -> "Service":
-        self.log.unlink(missing_ok=True)
+        if self.log.exists():
+            # The log of the run before, in which the trouble may be, stays beside it.
+            self.log.replace(self.log.with_suffix(".previous.log"))
         self.start()
         return self
 
@@ -45,7 +65,7 @@ class Service:
         self.stop()
 
     def start(self) -> None:
-        self.started.append(time.monotonic())
+        self.patience.start()
         with self.log.open("ab") as log:
             self.process = tether.start(self.command, log=log, env=self.env, cwd=self.cwd)
 
@@ -65,11 +85,7 @@ class Service:
 
     def start_again(self) -> None:
         """Replace a process that died. Raises `GivenUp` where that does not help."""
-        if len(self.started) == STARTS and time.monotonic() - self.started[0] < WINDOW:
-            raise GivenUp(
-                f"{self.name} died {STARTS} times in {WINDOW:.0f} seconds; {self.log} ends:\n"
-                f"{tail(self.log)}"
-            )
+        self.patience.demand(self.name, self.log)
         if self.process:
             _kill_session(self.process)
         self.start()

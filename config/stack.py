@@ -19,6 +19,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from pathlib import Path
 from types import FrameType
 
@@ -26,7 +27,7 @@ import environ
 
 from config import embedded, tether
 from config.embedded import tail
-from config.services import GivenUp, Service
+from config.services import GivenUp, Patience, Service
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("STACK_DATA") or ROOT / ".data").absolute()
@@ -58,6 +59,7 @@ class Stack:
         self.url = f"http://{HOST}:{self._port}"
         self.env = _environment()
         self.servers: list[embedded.Server] = []
+        self._patience: defaultdict[str, Patience] = defaultdict(Patience)
         self.services: list[Service] = []
         #: The merchants and users that seed_demo made.
         self.seeded: dict[str, list[dict[str, str]]] = {}
@@ -78,13 +80,21 @@ class Stack:
             time.sleep(WATCH)
             for server in self.servers:
                 if server.died():
-                    end = tail(server.log)
-                    raise StackError(f"{server.name} died; {server.log} ends:\n{end}")
+                    self._start_again(server)
             for service in self.services:
                 if (code := service.died()) is not None:
                     say(f"{service.name} died ({_describe(code)}); starting it again")
                     service.start_again()
                     self.write_state()
+
+    def _start_again(self, server: embedded.Server) -> None:
+        """The product bears the loss of either server; it recovers its data when it starts."""
+        say(f"{server.name} died; starting it again")
+        self._patience[server.name].demand(server.name, server.log)
+        self._patience[server.name].start()
+        server.kill()
+        server.start()
+        self.write_state()
 
     def write_state(self) -> None:
         """Tell `make demo` and manage.py what runs where. Secret: it holds the credentials."""
@@ -94,6 +104,7 @@ class Stack:
             "url": self.url,
             "gateway": self.env["GATEWAY_URL"],
             **self.seeded,
+            "servers": {one.name: one.process.pid for one in self.servers if one.process},
             "pids": {one.name: one.process.pid for one in self.services if one.process},
             "environment": {name: self.env[name] for name in names},
         }
@@ -190,7 +201,8 @@ Started in {seconds:.1f} s. Logs: {DATA / "logs"}. Ctrl-C stops it.
 
 {_accounts(stack)}
 
-A charge, to paste; pasted again it is the same charge:
+A charge, to paste; pasted again it is the same charge. Other sources misbehave on demand:
+tok_declined, tok_slow, tok_answer_lost, tok_error_before, tok_error_after, tok_busy, tok_down.
 
 curl -i {stack.url}/v1/charges -H 'Authorization: Bearer sk_test_acme' \
 -H 'Idempotency-Key: {key}' -H 'Content-Type: application/json' -d '{body}'
