@@ -20,6 +20,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
+    -- The lock that the INSERT takes anyway, before looking: a day cannot be dropped between the two then.
+    LOCK TABLE ONLY idempotency_storedresponse IN ROW EXCLUSIVE MODE;
     IF NOT EXISTS (
         SELECT 1 FROM pg_inherits AS link
         WHERE link.inhrelid = to_regclass('idempotency_storedresponse_p' || to_char(v_day, 'YYYYMMDD'))
