@@ -18,7 +18,7 @@ import pytest
 
 from config import embedded
 
-pytest_plugins = ["tests.plugins.gateway", "tests.plugins.measured"]
+pytest_plugins = ["tests.plugins.fault_proxy", "tests.plugins.gateway", "tests.plugins.measured"]
 
 servers = pytest.StashKey[contextlib.ExitStack]()
 

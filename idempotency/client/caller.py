@@ -70,8 +70,6 @@ class _Calls:
         key: str | None,
         deadline: Deadline | float | None,
     ) -> AttemptLoop[Any]:
-        if self.policy.attempts > 1:
-            refuse_inside_transaction()
         if isinstance(deadline, int | float):
             deadline = Deadline.after(deadline, clock=self._clock)
         gear = self.gears.get(request.method.upper() if operation is None else operation)
@@ -121,6 +119,8 @@ class Caller(_Calls, Generic[AnyResponse]):
         deadline: Deadline | float | None = None,
     ) -> CallResult[AnyResponse]:
         """Like ``call``, and return the error with the history instead of raising it."""
+        if self.policy.attempts > 1:
+            refuse_inside_transaction()
         loop: AttemptLoop[AnyResponse] = self._open(request, operation, key, deadline)
         try:
             step: Send | Sleep | Done[AnyResponse] = loop.begin()
@@ -288,7 +288,8 @@ def refuse_inside_transaction() -> None:
     """Raise ``InsideTransaction`` where Django is loaded and a transaction is open.
 
     A test case's own transaction does not count, as for ``atomic(durable=True)``. Nothing is
-    imported: without Django there is no transaction of Django's.
+    imported: without Django there is no transaction of Django's. (Tasks need no such check: Django
+    keeps its transactions out of event loops.)
     """
     database = sys.modules.get("django.db")
     if database is None:

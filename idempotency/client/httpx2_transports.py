@@ -51,8 +51,14 @@ _TROUBLES: tuple[tuple[type[Exception], Trouble], ...] = (
     (httpx2.RemoteProtocolError, Trouble.READ),
     (httpx2.DecodingError, Trouble.READ),
 )
-#: The connection broke during the handshake, which says nothing about certificates.
-_BROKEN_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+#: What says nothing about certificates: the connection broke, or there was nothing to read yet.
+_NO_VERDICT = (
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+    ssl.SSLSyscallError,
+    ssl.SSLWantReadError,
+    ssl.SSLWantWriteError,
+)
 
 
 class _Forks:
@@ -173,7 +179,7 @@ def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         if isinstance(error, ssl.SSLError):
-            return None if isinstance(error, _BROKEN_TLS) else error
+            return None if isinstance(error, _NO_VERDICT) else error
         seen.append(error)
         inner = error.args[0] if error.args else None
         error = error.__cause__ or (

@@ -244,7 +244,7 @@ class _Backend(httpcore2.NetworkBackend):
             left = _attempt.get().left(timeout, httpcore2.ConnectTimeout)
             try:
                 stream = self._system.connect_tcp(
-                    address, port, left, local_address, socket_options
+                    address, port, _finite(left), local_address, socket_options
                 )
             except httpcore2.ConnectError as error:
                 failure = error
@@ -292,7 +292,11 @@ class _Stream(httpcore2.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore2.NetworkStream:
-        left = _attempt.get().left(timeout, httpcore2.ConnectTimeout, self)
+        try:
+            left = _attempt.get().left(timeout, httpcore2.ConnectTimeout, self)
+        except Exception:
+            self.close()  # as the system's stream does when the handshake fails
+            raise
         return _Stream(self._stream.start_tls(ssl_context, server_hostname, _finite(left)))
 
     def get_extra_info(self, info: str) -> Any:
@@ -339,7 +343,11 @@ class _AsyncStream(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        left = _attempt.get().left(timeout, httpcore2.ConnectTimeout)
+        try:
+            left = _attempt.get().left(timeout, httpcore2.ConnectTimeout)
+        except Exception:
+            await self.aclose()
+            raise
         stream = await self._stream.start_tls(ssl_context, server_hostname, _finite(left))
         return _AsyncStream(stream)
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import redis
 
 from config import embedded
 from idempotency.client.shared import RedisLink
+from tests.integration.client.loopback import Server
 
 
 @pytest.fixture
@@ -44,3 +46,10 @@ def own_valkey(tmp_path: Path) -> Iterator[embedded.Valkey]:
     """A Valkey that the test may stop."""
     with embedded.Valkey(tmp_path / "valkey", durable=False) as valkey:
         yield valkey
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., Server]]:
+    """Starts HTTP servers, each with a function that answers."""
+    with contextlib.ExitStack() as servers:
+        yield lambda answer=None: servers.enter_context(Server(answer))
