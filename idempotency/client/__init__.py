@@ -35,6 +35,7 @@ from idempotency.client.breaker import (
 )
 from idempotency.client.budget import BudgetPolicy, BudgetProtocol, RetryBudget, Ticket
 from idempotency.client.bulkhead import Bulkhead, BulkheadFull
+from idempotency.client.caller import AsyncCaller, Caller, InsideTransaction
 from idempotency.client.classification import (
     Answer,
     Decision,
@@ -45,14 +46,35 @@ from idempotency.client.classification import (
 )
 from idempotency.client.deadline import Deadline, DeadlineExceeded
 from idempotency.client.hedging import HedgePolicy, Hedging
+from idempotency.client.history import Attempt, CallResult, Stop
+from idempotency.client.messages import (
+    BodyNotRepeatable,
+    Request,
+    Response,
+    new_key,
+    read_body,
+)
+from idempotency.client.observers import LoggingObserver, Observer, PrometheusObserver
+from idempotency.client.policy import CallPolicy
+from idempotency.client.transports import AsyncTransport, Cancellation, NoAnswer, Transport
 
 if TYPE_CHECKING:
+    from idempotency.client.httpx2_transports import AsyncHttpx2Transport, Httpx2Transport
+    from idempotency.client.safe_client import AsyncSafeClient, SafeClient
     from idempotency.client.shared import RedisLink, SharedBreaker, SharedBudget
+    from idempotency.client.total_time import AsyncDeadlineTransport, DeadlineTransport
 
 __all__ = [
     "Admission",
     "Answer",
+    "AsyncCaller",
+    "AsyncDeadlineTransport",
+    "AsyncHttpx2Transport",
+    "AsyncSafeClient",
+    "AsyncTransport",
+    "Attempt",
     "Backoff",
+    "BodyNotRepeatable",
     "BreakerOpen",
     "BreakerPolicy",
     "BreakerProtocol",
@@ -61,9 +83,14 @@ __all__ = [
     "BudgetProtocol",
     "Bulkhead",
     "BulkheadFull",
+    "CallPolicy",
+    "CallResult",
+    "Caller",
+    "Cancellation",
     "CircuitBreaker",
     "Deadline",
     "DeadlineExceeded",
+    "DeadlineTransport",
     "Decision",
     "DecorrelatedJitter",
     "EqualJitter",
@@ -72,23 +99,42 @@ __all__ = [
     "FullJitter",
     "HedgePolicy",
     "Hedging",
+    "Httpx2Transport",
     "Immediate",
+    "InsideTransaction",
+    "LoggingObserver",
+    "NoAnswer",
+    "Observer",
     "Outcome",
     "Problem",
+    "PrometheusObserver",
     "RedisLink",
+    "Request",
+    "Response",
     "RetryBudget",
+    "SafeClient",
     "SharedBreaker",
     "SharedBudget",
     "State",
+    "Stop",
     "Ticket",
+    "Transport",
     "Trouble",
     "Verdict",
     "classify",
+    "new_key",
+    "read_body",
 ]
 
 #: Names whose module needs an extra (``redis``, ``client``): imported when first asked for.
 _ON_DEMAND = {
+    "AsyncDeadlineTransport": "idempotency.client.total_time",
+    "AsyncHttpx2Transport": "idempotency.client.httpx2_transports",
+    "AsyncSafeClient": "idempotency.client.safe_client",
+    "DeadlineTransport": "idempotency.client.total_time",
+    "Httpx2Transport": "idempotency.client.httpx2_transports",
     "RedisLink": "idempotency.client.shared",
+    "SafeClient": "idempotency.client.safe_client",
     "SharedBreaker": "idempotency.client.shared",
     "SharedBudget": "idempotency.client.shared",
 }

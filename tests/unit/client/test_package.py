@@ -11,11 +11,15 @@ from idempotency import client
 
 #: What users may import. A name that leaves this list breaks them.
 PUBLIC = """
-    Admission Answer Backoff BreakerOpen BreakerPolicy BreakerProtocol BreakerRegistry
-    BudgetPolicy BudgetProtocol Bulkhead BulkheadFull CircuitBreaker Deadline
-    DeadlineExceeded Decision DecorrelatedJitter EqualJitter Exponential Fixed FullJitter
-    HedgePolicy Hedging Immediate Outcome Problem RedisLink RetryBudget SharedBreaker
-    SharedBudget State Ticket Trouble Verdict classify
+    Admission Answer AsyncCaller AsyncDeadlineTransport AsyncHttpx2Transport
+    AsyncSafeClient AsyncTransport Attempt Backoff BodyNotRepeatable BreakerOpen
+    BreakerPolicy BreakerProtocol BreakerRegistry BudgetPolicy BudgetProtocol Bulkhead
+    BulkheadFull CallPolicy CallResult Caller Cancellation CircuitBreaker Deadline
+    DeadlineExceeded DeadlineTransport Decision DecorrelatedJitter EqualJitter
+    Exponential Fixed FullJitter HedgePolicy Hedging Httpx2Transport Immediate
+    InsideTransaction LoggingObserver NoAnswer Observer Outcome Problem
+    PrometheusObserver RedisLink Request Response RetryBudget SafeClient SharedBreaker
+    SharedBudget State Stop Ticket Transport Trouble Verdict classify new_key read_body
 """
 
 ALONE = """
@@ -30,15 +34,16 @@ assert not loaded, loaded
 WITHOUT_EXTRAS = """
 import sys
 sys.modules["redis"] = sys.modules["httpx2"] = sys.modules["django"] = None
-from idempotency.client import CircuitBreaker, Deadline, FullJitter, RetryBudget, classify
+from idempotency.client import Caller, CircuitBreaker, Deadline, FullJitter, RetryBudget, classify
 import idempotency.client
-assert "SharedBreaker" in dir(idempotency.client)
-try:
-    idempotency.client.SharedBreaker
-except ModuleNotFoundError as error:
-    assert error.name == "redis"
-else:
-    raise AssertionError("redis was blocked")
+for name, needed in {"SharedBreaker": "redis", "SafeClient": "httpx2"}.items():
+    assert name in dir(idempotency.client)
+    try:
+        getattr(idempotency.client, name)
+    except ModuleNotFoundError as error:
+        assert error.name == needed
+    else:
+        raise AssertionError(f"{needed} was blocked")
 """
 
 
