@@ -266,7 +266,16 @@ IDEMPOTENCY: dict[str, object] = {
 GATEWAY_URL = env.str("GATEWAY_URL", default="http://127.0.0.1:9000")
 # Seconds for one of the three attempts at a call; all of them together must fit into the lease.
 GATEWAY_TIMEOUT = env.float("GATEWAY_TIMEOUT", default=5.0)
-PAYMENTS_GATEWAY = {"URL": GATEWAY_URL, "TIMEOUT": GATEWAY_TIMEOUT, "ATTEMPTS": 3}
+# Calls at once in a process, fewer than gunicorn's threads: a gateway that is slow must leave one
+# for whoever does not need it.
+GATEWAY_CALLS = env.int("GATEWAY_CALLS", default=max(1, env.int("WEB_THREADS", default=4) - 1))
+PAYMENTS_GATEWAY = {
+    "URL": GATEWAY_URL,
+    "TIMEOUT": GATEWAY_TIMEOUT,
+    "ATTEMPTS": 3,
+    "CALLS": GATEWAY_CALLS,
+    "REDIS_URL": REDIS_URL or None,
+}
 
 # --- Logs -----------------------------------------------------------------------------------------
 

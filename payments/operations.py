@@ -2,6 +2,9 @@
 
 Each step after `prepare` gets only the context, so that a worker that never saw the request can
 finish it. Whatever an earlier step found, a charge or refund changes only while it is pending.
+
+A gateway that cannot be asked now is known before anything is written: `prepare` raises
+CallNotSent, and all that is left is the key, to be used again.
 """
 
 from typing import Any
@@ -35,7 +38,9 @@ class CreateCharge(Operation):
     def prepare(self, request: Request) -> dict[str, Any] | Reply:
         arguments = dict(self.arguments)
         source = arguments.pop("source")
-        charge = charges.create_pending(merchant=merchant_of(request), **arguments)
+        with get_gateway().room_for("charge") as room:
+            charge = charges.create_pending(merchant=merchant_of(request), **arguments)
+            room.keep_for(charge.public_id)
         return {
             "base": problems.base_of(request),
             "charge": charge.public_id,
@@ -76,12 +81,13 @@ class CreateRefund(Operation):
 
     def prepare(self, request: Request) -> dict[str, Any] | Reply:
         try:
-            with refusals(of=exceptions.NotFound):
+            with get_gateway().room_for("refund") as room, refusals(of=exceptions.NotFound):
                 refund = refunds.create_pending(
                     merchant=merchant_of(request),
                     charge_id=self.arguments["charge"],
                     amount=self.arguments.get("amount"),
                 )
+                room.keep_for(refund.public_id)
         except (
             exceptions.ChargeNotRefundable,
             exceptions.RefundExceedsCharge,

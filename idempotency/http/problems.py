@@ -63,7 +63,7 @@ def problem_response(error: errors.IdempotencyError, request: HttpRequest | None
 
 def problem_document(error: errors.IdempotencyError, request: HttpRequest | None) -> dict[str, Any]:
     """The members that every problem of this package has."""
-    status, title = PROBLEMS[type(error)]
+    status, title = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     return {
         "type": problem_type(error.code, request),
         "title": str(title),

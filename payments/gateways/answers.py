@@ -24,11 +24,14 @@ class Answer:
     #: Whether a repeat with the same key may end otherwise.
     passing: bool = False
     #: Seconds the gateway asks to wait before a repeat; None: it does not ask.
-    retry_after: int | None = None
+    retry_after: float | None = None
 
 
-def classify(status: int, body: bytes, retry_after: str | None = None) -> Answer:
-    """Read one HTTP answer. What cannot be understood is unknown, never a refusal."""
+def classify(status: int, body: bytes, retry_after: float | None = None) -> Answer:
+    """Read one HTTP answer. What cannot be understood is unknown, never a refusal.
+
+    ``retry_after``: the header of that name in seconds; None where there is none to be read.
+    """
     content = _json_object(body)
     if 200 <= status < 300 and isinstance(content.get("id"), str):
         return Answer(Done(content))
@@ -42,11 +45,10 @@ def classify(status: int, body: bytes, retry_after: str | None = None) -> Answer
         return Answer(Refused({"status": status, "code": error["code"], "message": message}))
     # A success or a refusal that cannot be read is a damaged answer: asking again may mend it.
     passing = status in _PASSING or status in _REFUSALS or 200 <= status < 300
-    wait = _seconds(retry_after)
     if error.get("processed") is False:
         reason = f"the gateway answered {status}, nothing processed"
-        return Answer(NotSent(reason, wait), passing, wait)
-    return Answer(Unknown(f"the gateway answered {status}"), passing, wait)
+        return Answer(NotSent(reason, retry_after), passing, retry_after)
+    return Answer(Unknown(f"the gateway answered {status}"), passing, retry_after)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -55,11 +57,3 @@ def _json_object(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _seconds(value: str | None) -> int | None:
-    """The header in seconds; its date form and anything malformed count as absent."""
-    # Nine digits are thirty years; more would only feed int() and float() with trouble.
-    if value is None or not value.isascii() or not value.isdigit() or len(value) > 9:
-        return None
-    return int(value)

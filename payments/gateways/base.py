@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
 
 from idempotency.operations import Outcome
+from payments.gateways.room import Reservation
+
+#: What a gateway does; each is found to work or to fail by itself.
+Task = Literal["charge", "refund"]
 
 
 class Gateway(Protocol):
@@ -27,6 +32,14 @@ class Gateway(Protocol):
     @property
     def longest_call(self) -> float:
         """Seconds after which any call has returned. The lease of the work must exceed it."""
+        ...
+
+    def room_for(self, task: Task) -> AbstractContextManager[Reservation]:
+        """Make sure that a call can be made now, before anything is written for it.
+
+        The place stays taken for the call whose reference it is kept for. Raises ``CallNotSent``
+        with the seconds to wait where every place is taken or the gateway is known to fail.
+        """
         ...
 
     def charge(

@@ -5,32 +5,58 @@ from __future__ import annotations
 import atexit
 import json
 import logging
-import os
-import random
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx2
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from idempotency.client import (
+    BreakerOpen,
+    BreakerPolicy,
+    BreakerRegistry,
+    BudgetPolicy,
+    BulkheadFull,
+    CircuitBreaker,
+    DeadlineExceeded,
+    FullJitter,
+    HedgePolicy,
+    RedisLink,
+    RetryBudget,
+    SharedBreaker,
+    SharedBudget,
+)
+from idempotency.client import Outcome as Health
+from idempotency.client.caller import Caller
+from idempotency.client.history import CallResult
+from idempotency.client.httpx2_transports import Httpx2Transport
+from idempotency.client.messages import Request
+from idempotency.client.observers import LoggingObserver
+from idempotency.client.policy import CallPolicy, Options
+from idempotency.http.deadlines import current_deadline
 from idempotency.operations import NotSent, Outcome, Unknown
-from payments.gateways.answers import Answer, classify
-from payments.gateways.base import Gateway
-from payments.gateways.deadlines import DeadlineTransport
+from payments.gateways.base import Gateway, Task
+from payments.gateways.readings import (
+    RETRY_AFTER_LIMIT,
+    Reading,
+    ReadingTransport,
+    collecting,
+    decide,
+)
+from payments.gateways.room import Reservation, Room
 
 logger = logging.getLogger("payments.gateways")
 
 #: Back-off before attempt n + 1: a draw from U(0, min(CAP, BASE · 2ⁿ⁻¹)) seconds (full jitter).
 BACKOFF_BASE = 0.1
 BACKOFF_CAP = 1.0
-#: A gateway that asks for a longer wait (seconds) is not asked again by this call.
-RETRY_AFTER_LIMIT = 2.0
-
-# Errors that httpx2 raises before the first byte of the request has left.
-_BEFORE_SENDING = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+#: Retries a minute: a tenth of the calls, or this many. Fewer would leave a call that comes alone
+#: without its third attempt.
+BUDGET = BudgetPolicy(ratio=0.1, floor=10)
+MAX_ANSWER = 1024 * 1024
 
 
 class HttpGateway:
@@ -39,10 +65,14 @@ class HttpGateway:
     ``timeout``: seconds for one attempt, from waiting for a connection to the answer's last byte.
     ``attempts``: how often a call may be sent, the first time included. The key and the bytes of
     the body are the same every time. ``dedupes``: False for a gateway that does not honour the
-    key; an attempt that may have moved money is then never repeated.
+    key; an attempt that may have moved money is then never repeated. ``calls``: how many may be
+    under way in this process; what is more is refused at once. ``redis_url``: where breakers and
+    the retry budget are shared with other processes; without it each process has its own.
+    ``hedging``: send a second copy of a call that takes long; None for never.
 
     Every call returns within ``longest_call`` seconds:
-    ``attempts · timeout + (attempts - 1) · (RETRY_AFTER_LIMIT + BACKOFF_BASE)``.
+    ``attempts · timeout + (attempts - 1) · (RETRY_AFTER_LIMIT + BACKOFF_BASE)``, and never later
+    than the deadline of the request that it is made for.
     """
 
     def __init__(
@@ -52,7 +82,11 @@ class HttpGateway:
         timeout: float = 5.0,
         attempts: int = 3,
         dedupes: bool = True,
-        pause: Callable[[float], None] = time.sleep,
+        calls: int = 3,
+        redis_url: str | None = None,
+        hedging: HedgePolicy | None = None,
+        budget: BudgetPolicy = BUDGET,
+        pause: Callable[[float], None] | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"not an HTTP URL: {url!r}")
@@ -62,117 +96,136 @@ class HttpGateway:
         self.timeout = timeout
         self.attempts = attempts
         self.dedupes = dedupes
-        self._pause = pause
-        self._clients: dict[int, httpx2.Client] = {}
+        self.room = Room(calls)
+        # Another gateway's failures are none of this one's.
+        self.name = f"gateway:{urlsplit(url).netloc.rpartition('@')[2]}"
+        link = None if redis_url is None else _link(redis_url)
+        self._breakers = _breakers(link, BreakerPolicy(lease=max(10.0, 2 * timeout)))
+        options: Options = {
+            "policy": self._policy(),
+            "breakers": self._breakers,
+            "budget": SharedBudget(link, self.name, budget) if link else RetryBudget(budget),
+            "hedging": hedging,
+            "observers": [LoggingObserver(logger)],
+            "classify": decide,
+        }
+        waiting = {} if pause is None else {"sleep": pause}
+        transport = ReadingTransport(Httpx2Transport(max_answer=MAX_ANSWER), timeout=timeout)
+        self._caller: Caller[Reading] = Caller(transport, self.name, **waiting, **options)
 
     @property
     def longest_call(self) -> float:
-        """Seconds after which any call has returned; name resolution aside."""
+        """Seconds after which any call has returned; looking up the host's name, and asking Redis,
+        aside."""
         longest_pause = RETRY_AFTER_LIMIT + BACKOFF_BASE  # above any back-off
         return self.attempts * self.timeout + (self.attempts - 1) * longest_pause
+
+    @contextmanager
+    def room_for(self, task: Task) -> Iterator[Reservation]:
+        """Take a place for a call and see that the breaker would let it through. Raises
+        ``BulkheadFull`` and ``BreakerOpen``."""
+        with self.room.reserve() as reservation:
+            # The call itself is admitted later, when it is made; this only looks. It asks Redis,
+            # in a transaction, while that has not locked anything yet.
+            breaker = self._breakers.get(self.name, task)
+            breaker.settle(breaker.admit(), Health.NEUTRAL)
+            yield reservation
 
     def charge(
         self, *, amount: int, currency: str, source: str, reference: str, key: str
     ) -> Outcome:
         order = {"amount": amount, "currency": currency, "source": source, "reference": reference}
-        return self._call("/charges", order, key)
+        return self._call("charge", "/charges", order, key)
 
     def refund(self, *, charge: str, amount: int, reference: str, key: str) -> Outcome:
-        return self._call(
-            "/refunds", {"charge": charge, "amount": amount, "reference": reference}, key
-        )
+        order = {"charge": charge, "amount": amount, "reference": reference}
+        return self._call("refund", "/refunds", order, key)
 
     def close(self) -> None:
         """Close this process's connections; a later call opens new ones."""
-        client = self._clients.pop(os.getpid(), None)
-        if client is not None:
-            client.close()
+        self._caller.close()
 
-    def _call(self, path: str, order: Mapping[str, Any], key: str) -> Outcome:
-        body = json.dumps(order).encode()
-        doubt: Unknown | None = None
-        for attempt in range(1, self.attempts + 1):
-            answer = self._attempt(path, body, key)
-            if isinstance(answer.outcome, Unknown):
-                doubt = doubt or answer.outcome
-            elif not isinstance(answer.outcome, NotSent):
-                return answer.outcome
-            if attempt == self.attempts or not self._repeatable(answer):
-                break
-            seconds = _wait(attempt, answer.retry_after)
-            logger.info("%s again in %.2f s: %s", path, seconds, answer.outcome.reason)
-            self._pause(seconds)
-        # "Not sent" speaks for its own attempt only: an earlier one may have moved the money.
-        return doubt or answer.outcome
-
-    def _attempt(self, path: str, body: bytes, key: str) -> Answer:
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+    def _call(self, task: Task, path: str, order: Mapping[str, Any], key: str) -> Outcome:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        request = Request("POST", self.url + path, headers, json.dumps(order).encode())
+        # None in a job, which takes the time that recovery needs.
+        deadline = current_deadline()
         try:
-            response = self._client().post(self.url + path, content=body, headers=headers)
-        except _BEFORE_SENDING as error:
-            return Answer(NotSent(f"no connection to the gateway ({_name(error)})"), passing=True)
-        except httpx2.RequestError as error:
-            return Answer(Unknown(f"no answer from the gateway ({_name(error)})"), passing=True)
-        return classify(response.status_code, response.content, response.headers.get("Retry-After"))
+            with self.room.hold(order["reference"]), collecting() as findings:
+                result = self._caller.perform(request, operation=task, key=key, deadline=deadline)
+        except BulkheadFull as full:
+            return NotSent("too many calls of the gateway are under way", full.retry_after)
+        return findings.outcome() or _unsent(result)
 
-    def _repeatable(self, answer: Answer) -> bool:
-        if not answer.passing or (answer.retry_after or 0) > RETRY_AFTER_LIMIT:
-            return False
-        return self.dedupes or isinstance(answer.outcome, NotSent)
-
-    def _client(self) -> httpx2.Client:
-        """The client of this process: two processes must never share a connection.
-
-        No lock: a lock held by another thread during a fork would stay locked in the child. Two
-        threads may each build a client, but only one is kept, and the other has no connection.
-        """
-        process = os.getpid()
-        client = self._clients.get(process)
-        if client is None:
-            client = self._clients.setdefault(process, _open_client(self.timeout))
-        return client
+    def _policy(self) -> CallPolicy:
+        return CallPolicy(
+            attempts=self.attempts,
+            backoff=FullJitter(base=BACKOFF_BASE, cap=BACKOFF_CAP),
+            attempt_timeout=self.timeout,
+            # The attempts and their waits end before it: it cuts none of them short.
+            deadline=self.longest_call + 1,
+            spread=BACKOFF_BASE,
+            make_keys=False,
+            server_dedupes=self.dedupes,
+        )
 
 
-def _open_client(timeout: float) -> httpx2.Client:
-    return httpx2.Client(
-        timeout=timeout,
-        # No compression: the answers are small, and one thing less can be broken in them.
-        headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-        transport=DeadlineTransport(connections=100, idle=20, idle_seconds=15.0),
-    )
+def _unsent(result: CallResult[Reading]) -> Outcome:
+    """How a call ended in which there was no attempt."""
+    error = result.error
+    if isinstance(error, BreakerOpen):
+        return NotSent("the gateway fails, and is not asked for a while", error.retry_after)
+    if isinstance(error, DeadlineExceeded):
+        # Nobody waits any more, and the money is still wanted: the job makes the call.
+        return Unknown("no time was left for the call")
+    raise RuntimeError("a call ended without an attempt") from error
 
 
-def _wait(attempt: int, retry_after: int | None) -> float:
-    """Seconds before the next attempt; what the gateway asks for is a minimum."""
-    if retry_after is not None:
-        return retry_after + random.uniform(0, BACKOFF_BASE)  # noqa: S311 - jitter
-    return random.uniform(0, min(BACKOFF_CAP, BACKOFF_BASE * 2.0 ** (attempt - 1)))  # noqa: S311
+def _breakers(
+    link: RedisLink | None, policy: BreakerPolicy
+) -> BreakerRegistry[CircuitBreaker | SharedBreaker]:
+    def make(dependency: str, operation: str) -> CircuitBreaker | SharedBreaker:
+        if link is None:
+            return CircuitBreaker(policy, name=f"{dependency} {operation}")
+        return SharedBreaker(link, dependency, operation, policy)
+
+    return BreakerRegistry(make)
 
 
-def _name(error: Exception) -> str:
-    return type(error).__name__
+@cache
+def _link(url: str) -> RedisLink:
+    return RedisLink.connect(url)
+
+
+#: The names in ``settings.PAYMENTS_GATEWAY``, and what they are here.
+_OPTIONS = {
+    "TIMEOUT": "timeout",
+    "ATTEMPTS": "attempts",
+    "DEDUPES": "dedupes",
+    "CALLS": "calls",
+    "REDIS_URL": "redis_url",
+    "HEDGING": "hedging",
+}
 
 
 def get_gateway() -> Gateway:
     """The gateway of ``settings.PAYMENTS_GATEWAY``; one object for equal settings.
 
     ``URL`` (required), ``TIMEOUT`` (5.0 seconds an attempt), ``ATTEMPTS`` (3), ``DEDUPES``
-    (True). A missing URL or an unknown name raises ``ImproperlyConfigured``.
+    (True), ``CALLS`` (3 at once in a process), ``REDIS_URL`` (None), ``HEDGING`` (None, or a
+    ``HedgePolicy``). A missing URL or an unknown name raises ``ImproperlyConfigured``.
     """
     given = dict(settings.PAYMENTS_GATEWAY)
     url = given.pop("URL", None)
     if not url:
         raise ImproperlyConfigured("PAYMENTS_GATEWAY needs a URL")
-    timeout = given.pop("TIMEOUT", 5.0)
-    attempts = given.pop("ATTEMPTS", 3)
-    dedupes = given.pop("DEDUPES", True)
-    if given:
-        raise ImproperlyConfigured(f"PAYMENTS_GATEWAY: unknown names {', '.join(sorted(given))}")
-    return _gateway(url, timeout, attempts, dedupes)
+    if unknown := given.keys() - _OPTIONS:
+        raise ImproperlyConfigured(f"PAYMENTS_GATEWAY: unknown names {', '.join(sorted(unknown))}")
+    return _gateway(url, **{_OPTIONS[name]: value for name, value in given.items()})
 
 
 @cache
-def _gateway(url: str, timeout: float, attempts: int, dedupes: bool) -> HttpGateway:
-    gateway = HttpGateway(url, timeout=timeout, attempts=attempts, dedupes=dedupes)
+def _gateway(url: str, **options: Any) -> HttpGateway:
+    gateway = HttpGateway(url, **options)
     atexit.register(gateway.close)
     return gateway

@@ -14,7 +14,7 @@ class Client:
 
     def __init__(self, url: str, **options: Any) -> None:
         self.pauses: list[float] = []
-        self.adapter = HttpGateway(url, **{"pause": self.pauses.append, **options})
+        self.adapter = HttpGateway(url, **{"pause": self.pauses.append, "calls": 100, **options})
 
     def charge(self, source: str = "tok_visa", *, key: str = "k1", amount: int = 1000) -> Outcome:
         return self.adapter.charge(

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from idempotency.client import BudgetPolicy
 from idempotency.operations import Done, NotSent, Refused, Unknown
 from payments.gateways.http import RETRY_AFTER_LIMIT
 from tests.integration.gateways.adapter import Connect
@@ -135,8 +136,11 @@ def test_every_attempt_sends_the_same_key_and_the_same_bytes(play: Play, connect
     script = play(drops, is_down, charges)
     assert isinstance(connect(script.url).charge(key="k-42"), Done)
     assert len(script.requests) == 3
-    assert len(set(script.requests)) == 1
-    assert b"Idempotency-Key: k-42\r\n" in script.requests[0]
+    heads, bodies = zip(*(request.split(b"\r\n\r\n") for request in script.requests), strict=True)
+    assert len(set(bodies)) == 1
+    assert all(b"idempotency-key: k-42\r\n" in head.lower() for head in heads)
+    for number, head in enumerate(heads, 1):
+        assert f"x-retry-attempt: {number}; max=3".encode() in head.lower()
 
 
 def test_long_retry_after_is_handed_to_the_caller_and_not_waited_for(
@@ -150,6 +154,15 @@ def test_long_retry_after_is_handed_to_the_caller_and_not_waited_for(
     assert (len(script.requests), client.pauses) == (1, [])
 
 
+def test_retry_after_that_is_a_date_is_read_by_the_gateways_own_clock(
+    play: Play, connect: Connect
+) -> None:
+    now, later = "Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:50:37 GMT"
+    outcome = connect(play(answers(503, BUSY, Retry_After=later, Date=now)).url).charge()
+    assert isinstance(outcome, NotSent)
+    assert outcome.retry_after == 60
+
+
 def test_waits_stay_within_the_promised_bound(play: Play, connect: Connect) -> None:
     limit = str(int(RETRY_AFTER_LIMIT))
     script = play(*[answers(429, BUSY, Retry_After=limit)] * 4, charges)
@@ -160,7 +173,8 @@ def test_waits_stay_within_the_promised_bound(play: Play, connect: Connect) -> N
 
 
 def test_backoff_is_drawn_anew_and_grows_to_its_cap(connect: Connect, play: Play) -> None:
-    client = connect(play(*[is_down] * 20).url, attempts=20)
+    budget = BudgetPolicy(floor=19)
+    client = connect(play(*[is_down] * 20).url, attempts=20, budget=budget)
     assert isinstance(client.charge(), NotSent)
     assert len(set(client.pauses)) == 19
     for number, pause in enumerate(client.pauses):

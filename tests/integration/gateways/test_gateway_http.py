@@ -180,7 +180,7 @@ def test_connection_is_reused(counter: Counter, connect: Connect) -> None:
     client.adapter.close()
 
 
-def test_threads_share_one_client(gateway: GatewayProcess, connect: Connect) -> None:
+def test_threads_share_one_adapter(gateway: GatewayProcess, connect: Connect) -> None:
     client = connect(gateway.url)
     barrier = threading.Barrier(20)
 
@@ -192,7 +192,7 @@ def test_threads_share_one_client(gateway: GatewayProcess, connect: Connect) -> 
         outcomes = list(pool.map(charge, range(20)))
     assert all(isinstance(outcome, Done) for outcome in outcomes)
     assert len(gateway.ledger()) == 20
-    assert len(client.adapter._clients) == 1
+    assert client.adapter.room.in_use == 0
 
 
 def test_closed_adapter_opens_anew(counter: Counter, connect: Connect) -> None:
