@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -9,7 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypedDict, Unpack
 
 from idempotency.client.backoff import BASE, Backoff, FullJitter
-from idempotency.client.breaker import BreakerProtocol, BreakerRegistry, CircuitBreaker
+from idempotency.client.breaker import (
+    BreakerPolicy,
+    BreakerProtocol,
+    BreakerRegistry,
+    CircuitBreaker,
+)
 from idempotency.client.budget import BudgetProtocol, RetryBudget
 from idempotency.client.classification import Answer, Decision, Trouble, classify
 from idempotency.client.hedging import HedgePolicy, Hedging
@@ -96,11 +102,12 @@ class Gears:
 
     def __init__(self, dependency: str, **options: Unpack[Options]) -> None:
         clock = options.get("clock", time.monotonic)
+        policy = options.get("policy") or CallPolicy()
         self.hedging = options.get("hedging")
-        self.breakers = options.get("breakers") or _breakers(clock)
+        self.breakers = options.get("breakers") or _breakers(clock, policy.attempt_timeout)
         self._common = Gear(
             dependency,
-            policy=options.get("policy") or CallPolicy(),
+            policy=policy,
             budget=options.get("budget") or RetryBudget(clock=clock),
             observers=tuple(options.get("observers", ())),
             classify=options.get("classify", classify),
@@ -111,16 +118,26 @@ class Gears:
         self._gears: dict[str, Gear] = {}
 
     def get(self, operation: str) -> Gear:
-        """The gear of an operation: the same one every time."""
+        """The gear of an operation: the same one every time.
+
+        Raises ``ValueError`` where a probe's lease would end before its attempt does: no probe
+        could close that breaker.
+        """
         gear = self._gears.get(operation)
         if gear is None:
             common = self._common
             hedging = Hedging(self.hedging, clock=common.clock) if self.hedging else None
             breaker = self.breakers.get(common.dependency, operation)
+            lease = getattr(getattr(breaker, "policy", None), "lease", math.inf)
+            if lease <= common.policy.attempt_timeout:
+                raise ValueError(f"the breaker's lease ({lease} s) has to outlast an attempt")
             gear = replace(common, operation=operation, breaker=breaker, hedging=hedging)
             gear = self._gears.setdefault(operation, gear)  # another thread may have been first
         return gear
 
 
-def _breakers(clock: Callable[[], float]) -> BreakerRegistry[CircuitBreaker]:
-    return BreakerRegistry(lambda *names: CircuitBreaker(name=" ".join(names), clock=clock))
+def _breakers(
+    clock: Callable[[], float], attempt_timeout: float
+) -> BreakerRegistry[CircuitBreaker]:
+    policy = BreakerPolicy(lease=max(BreakerPolicy().lease, 2 * attempt_timeout))
+    return BreakerRegistry(lambda *names: CircuitBreaker(policy, name=" ".join(names), clock=clock))

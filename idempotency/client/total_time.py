@@ -238,15 +238,17 @@ class _Backend(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        failure = httpcore2.ConnectError(f"{host} has no address")
-        # One by one: the system's own loop would give every address the full time.
-        for address in _addresses(host, port):
+        failure: Exception = httpcore2.ConnectError(f"{host} has no address")
+        addresses = _addresses(host, port)
+        # One by one, each with its share of the time: the first may be one that never answers.
+        for number, address in enumerate(addresses):
             left = _attempt.get().left(timeout, httpcore2.ConnectTimeout)
+            share = _finite(left / (len(addresses) - number))
             try:
                 stream = self._system.connect_tcp(
-                    address, port, _finite(left), local_address, socket_options
+                    address, port, share, local_address, socket_options
                 )
-            except httpcore2.ConnectError as error:
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
             else:
                 return _Stream(stream)

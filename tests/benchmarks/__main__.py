@@ -39,11 +39,12 @@ def run() -> int:
     # A refusal is logged and a first answer is not: the handlers' speed is not what is measured.
     logging.disable(logging.CRITICAL)
     call_command("migrate", verbosity=0)
-    from tests.benchmarks import overhead
+    from tests.benchmarks import client_overhead, overhead
 
     print(f"p50 ratios to the bare request, {ROUNDS} rounds, interleaved")
     print(overhead.one_insert(ROUNDS).line("view with one INSERT"))
     print(overhead.transfer(ROUNDS).line("transfer"))
+    print(client_overhead.measure(ROUNDS).line())
     return 0
 
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import httpx2
 import pytest
 
+from idempotency.client import total_time
 from idempotency.client.classification import Trouble
 from idempotency.client.httpx2_transports import AsyncHttpx2Transport, Httpx2Transport, trouble_of
 from idempotency.client.messages import Request
@@ -465,4 +467,37 @@ def test_a_cancellation_that_comes_late_harms_no_other_request(start_server: Sta
         cancellation.cancel()
     transport.send(get(server.url), PATIENCE)
     assert len({seen.port for seen in server.seen}) == 1
+    transport.close()
+
+
+# --- Addresses -----------------------------------------------------------------------------------
+
+
+class Addresses:
+    """The system's way to connect, with a first address that never answers."""
+
+    def __init__(self, silent: str) -> None:
+        self._silent = silent
+        self._system = httpcore2.SyncBackend()
+        self.tried: list[tuple[str, float]] = []
+
+    def connect_tcp(self, host: str, port: int, timeout: float, *rest: Any) -> Any:
+        self.tried.append((host, timeout))
+        if host == self._silent:
+            raise httpcore2.ConnectTimeout("silence")
+        return self._system.connect_tcp(host, port, timeout, *rest)
+
+
+def test_an_address_that_never_answers_leaves_time_for_the_next_one(
+    start_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = Addresses("::1")
+    monkeypatch.setattr(total_time, "_addresses", lambda host, port: ["::1", "127.0.0.1"])
+    monkeypatch.setattr(total_time.httpcore2, "SyncBackend", lambda: addresses)
+    transport = Httpx2Transport()
+    assert transport.send(get(start_server().url), 10.0).status_code == 200
+    (first, half), (second, rest) = addresses.tried
+    assert (first, second) == ("::1", "127.0.0.1")
+    assert half == pytest.approx(5.0, abs=0.5)
+    assert rest > half
     transport.close()

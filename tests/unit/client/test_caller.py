@@ -186,6 +186,17 @@ def test_calls_of_one_operation_share_their_gear_and_its_budget() -> None:
     assert caller.gears.get("charge").breaker is not caller.gears.get("refund").breaker
 
 
+def test_a_lease_that_ends_before_its_attempt_is_refused() -> None:
+    """Its probe's success would not count, and the breaker would never close."""
+    registry = BreakerRegistry(lambda *names: CircuitBreaker(BreakerPolicy(lease=10)))
+    patient = CallPolicy(attempt_timeout=10, deadline=60)
+    caller, transport = caller_of(201, breakers=registry, policy=patient)
+    with pytest.raises(ValueError, match="lease"):
+        caller.call(POST)
+    assert transport.requests == []
+    assert caller_of(201, policy=patient)[0].call(POST).status_code == 201
+
+
 def test_a_service_with_statuses_of_its_own_may_classify_by_itself() -> None:
     def by_itself(end: Answer | Trouble, *, method: str, keyed: bool) -> Decision:
         decision = classify(end, method=method, keyed=keyed)
