@@ -291,7 +291,7 @@ class Engine:
         scope = attempt.request.scope
         replace_if_broken(self.store.using)
         try:
-            if verdict is Verdict.RELEASE:
+            if verdict is Verdict.RELEASE and not attempt.execution.may_have_called:
                 self.store.release(attempt.lease)
                 _tell(signals.key_released, scope, attempt=attempt.lease.attempt)
             else:
@@ -310,6 +310,7 @@ class _Attempt(Generic[R]):
 
     def __init__(self, store: Store, lease: Lease, request: KeyedRequest, work: Work[R]) -> None:
         self.store, self.lease, self.request, self.work = store, lease, request, work
+        self.execution = Execution(store, lease, request.policy)
         #: Everything but the COMMIT has been done.
         self.finished = False
         self.response: R | None = None
@@ -319,7 +320,7 @@ class _Attempt(Generic[R]):
         self.prepared: dict[str, Any] | None = None
 
     def run(self) -> None:
-        handled = self.work.handle(Execution(self.store, self.lease, self.request.policy))
+        handled = self.work.handle(self.execution)
         if isinstance(handled, Operation):
             self._prepare(handled)
         else:
@@ -333,7 +334,9 @@ class _Attempt(Generic[R]):
             self.recorded = context.record()
             self._settle()
             return
-        self.prepared = operations.envelope(operation, context, self.request.policy)
+        self.prepared = operations.envelope(
+            operation, context, self.request.policy, self.lease.attempt
+        )
         self.store.record_recovery_point(self.lease, operations.PREPARED, self.prepared)
 
     def _settle(self) -> None:

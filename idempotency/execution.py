@@ -21,6 +21,8 @@ class Execution:
         self._store = store
         self._lease = lease
         self._policy = policy
+        #: A downstream key was asked for, so a call may have gone out under it.
+        self.may_have_called = False
 
     @property
     def key(self) -> str:
@@ -34,7 +36,13 @@ class Execution:
 
     def downstream_key(self, step: str, service: str = "") -> str:
         """A key for a call of ours: the same on every attempt, another one for each service and
-        step."""
+        step.
+
+        The claim of work that asked for one is never released, only failed: a released key would
+        be another one on the retry. Before a call whose repetition matters, use an Operation: an
+        atomic claim may be lost when the database crashes within a second of it.
+        """
+        self.may_have_called = True
         return derive_downstream_key(
             settings().secret_bytes, self._lease.key_id, service, self._lease.scope.route, step
         )

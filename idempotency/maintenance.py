@@ -34,8 +34,8 @@ logger = logging.getLogger("idempotency")
 
 #: How long a run goes on before it leaves the rest to the next one.
 BUDGET = timedelta(seconds=60)
-#: How long an operation rests after its first attempt, its second and so on, before a job tries
-#: again; the last holds for all later ones. A client that asks is not kept waiting by them.
+#: How long an operation rests before a job resumes it for the first time, the second and so on; the
+#: last holds for all later ones. A client that asks is not kept waiting by them.
 PAUSES = tuple(timedelta(seconds=pause) for pause in (0, 0, 10, 20, 40, 80, 160, 320, 600, 900))
 
 
@@ -202,15 +202,10 @@ def _resume(run: _Run) -> None:
 
 
 def _hopeless(using: str, ids: list[int]) -> set[int]:
-    """The operations that a job alone would have tried often enough by now.
-
-    Attempts alone do not say so: a client may use up twenty within a minute of an outage.
-    """
-    tries = settings().resume_attempts
-    pauses = [PAUSES[min(attempt, len(PAUSES) - 1)] for attempt in range(tries)]
-    begun_before = clock.now() - Value(sum(pauses, timedelta()), output_field=DurationField())
+    """The operations that the job has resumed often enough. What clients try does not count: one
+    may use up twenty attempts within a minute of an outage."""
     tried = IdempotencyKey.objects.using(using).filter(
-        pk__in=ids, attempt__gte=tries, created_at__lte=begun_before
+        pk__in=ids, resumes__gte=settings().resume_attempts
     )
     return set(tried.values_list("pk", flat=True))
 

@@ -44,6 +44,11 @@ class IdempotencyKey(models.Model):
         _("owner"), help_text=_("The attempt that may write; every write names it.")
     )
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
+    resumes = models.PositiveIntegerField(
+        _("resumes"),
+        default=0,
+        help_text=_("How often a job resumed the operation since its recovery point."),
+    )
     lease_expires_at = models.DateTimeField(_("lease expires at"), null=True)
     recovery_point = models.CharField(_("recovery point"), max_length=64, default="", blank=True)
     context = models.JSONField(_("context"), null=True)

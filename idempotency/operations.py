@@ -172,14 +172,22 @@ def run_prepared(store: Store, lease: Lease, context: dict[str, Any]) -> Recorde
     return _drive(store, lease, context, first=True)
 
 
-def envelope(operation: Operation, context: Any, policy: Policy) -> dict[str, Any]:
-    """What is kept at the recovery point: enough to continue without the request and its policy."""
+def envelope(
+    operation: Operation, context: Any, policy: Policy, attempt: int = 1
+) -> dict[str, Any]:
+    """What is kept at the recovery point: enough to continue without the request and its policy.
+
+    ``attempt``: the one that prepared, which is part of the downstream key. An intent that was
+    withdrawn, because its call was certainly not sent, and prepared anew is another intent: its
+    call may differ, and the other side would refuse it under the key of the first.
+    """
     if not isinstance(context, dict):
         raise TypeError(f"prepare of {operation.name} returned {type(context).__name__}, no dict.")
     return {
         "operation": operation.name,
         "ttl": policy.ttl.total_seconds(),
         "limit": policy.max_response_bytes,
+        "prepared": attempt,
         "context": context,
     }
 
@@ -221,11 +229,14 @@ class _Open:
     context: dict[str, Any]
     ttl: timedelta
     limit: int
+    #: The attempt that prepared the intent.
+    prepared: int
 
 
 def _drive(store: Store, lease: Lease, kept: dict[str, Any], *, first: bool) -> RecordedResponse:
     ttl = timedelta(seconds=kept["ttl"])
-    task = _Open(store, lease, _find(kept["operation"]), kept["context"], ttl, kept["limit"])
+    operation = _find(kept["operation"])
+    task = _Open(store, lease, operation, kept["context"], ttl, kept["limit"], kept["prepared"])
     if not first and not task.operation.downstream_dedupes:
         # An earlier attempt may have made the call, and the other side would make it again.
         _doubt(task, "interrupted at a call that cannot be repeated")
@@ -254,8 +265,9 @@ def _find(name: str) -> Operation:
 
 def _call(task: _Open) -> Outcome:
     operation = task.operation
+    step = f"call {task.prepared}"
     key = derive_downstream_key(
-        settings().secret_bytes, task.lease.key_id, operation.service, operation.name, "call"
+        settings().secret_bytes, task.lease.key_id, operation.service, operation.name, step
     )
     return _outcome(operation, task.context, key)
 
@@ -285,10 +297,9 @@ def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
     except Exception as error:
         # The effect happened and its result is not saved: whoever resumes gets the same answer from
         # the other side. Telling the caller to start anew here would charge twice.
-        logger.exception("finalize of %s failed", task.operation.name)
         if not commit.happened:
-            _suspend(task, f"{type(error).__name__} in finalize")
-            raise OutcomePending from error
+            _leave(task, error, "finalize")
+        logger.exception("a hook after finalize of %s failed", task.operation.name)
     if day != task.lease.response_day:
         partitions.forget_day(task.store.using, task.lease.response_day)
     _tell(signals.key_completed, task.lease, status=recorded.status)
@@ -312,10 +323,9 @@ def _withdraw(task: _Open, outcome: NotSent) -> NoReturn:
         raise
     except Exception as error:
         # The intent is still there, so it is resumed as if the outcome were unknown.
-        logger.exception("withdraw of %s failed", task.operation.name)
         if not commit.happened:
-            _suspend(task, f"{type(error).__name__} in withdraw")
-            raise OutcomePending from error
+            _leave(task, error, "withdraw")
+        logger.exception("a hook after withdraw of %s failed", task.operation.name)
     _tell(signals.key_failed, task.lease, reason=outcome.reason)
     raise CallNotSent(retry_after=outcome.retry_after)
 
@@ -331,15 +341,29 @@ def _doubt(task: _Open, reason: str) -> NoReturn:
     raise OutcomeInDoubt
 
 
-def _suspend(task: _Open, reason: str) -> None:
+def _leave(task: _Open, error: Exception, step: str) -> NoReturn:
+    """Leave an operation whose step failed to whoever resumes it."""
+    ours = _suspend(task, f"{type(error).__name__} in {step}")
+    if not ours and not isinstance(error, (DatabaseError, InterfaceError)):
+        # Somebody took over and was faster, so this step found its intent done: no defect.
+        raise LeaseLost from error
+    logger.error("%s of %s failed", step, task.operation.name, exc_info=error)
+    raise OutcomePending from error
+
+
+def _suspend(task: _Open, reason: str) -> bool:
+    """End the lease now. False: it is not ours any more."""
     replace_if_broken(task.store.using)
     try:
         task.store.suspend(task.lease, reason)
-    except (DatabaseError, InterfaceError, LeaseLost):
-        # Completed after all, taken over, or unreachable: in each case the next attempt finds the
+    except LeaseLost:
+        return False
+    except (DatabaseError, InterfaceError):
+        # Completed after all, or unreachable: in each case the next attempt finds the
         # truth, at the latest when the lease runs out. Suspending only makes that sooner.
         digest = log_digest(task.lease.digest)
         logger.warning("could not suspend %s", digest, exc_info=True)
+    return True
 
 
 def _tell(signal: Any, lease: Lease, **arguments: Any) -> None:

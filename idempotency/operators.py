@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.db import transaction
 from django.http import HttpRequest
 
 from idempotency.conf import settings
-from idempotency.core.errors import ForceFailed
+from idempotency.core.errors import EndedUnsettled, ForceFailed
 from idempotency.core.responses import RecordedResponse
 from idempotency.http.problems import problem_response
 from idempotency.http.recording import record
+from idempotency.http.routes import protected_routes
 from idempotency.models import IdempotencyKey
 from idempotency.stores import get_store
 
@@ -62,8 +64,8 @@ def force_fail(
             owner=seen.owner,
             actor=actor,
             reason=reason,
-            ttl=settings().ttl,
-            response=final_answer(request) if final else None,
+            ttl=_ttl_of(key_id, store.using),
+            response=final_answer(request, seen) if final else None,
         )
 
 
@@ -76,6 +78,20 @@ def _stands_as(seen: Seen, key_id: int, using: str) -> bool:
     return standing.values_list("pk", flat=True).first() is not None
 
 
-def final_answer(request: HttpRequest | None = None) -> RecordedResponse:
-    """The 410 that a key ended for good answers with. The operator's reason stays inside."""
-    return record(problem_response(ForceFailed(), request))
+def _ttl_of(key_id: int, using: str) -> timedelta:
+    """How long the answer has to stand: as long as the view's own would have. A key that expired
+    sooner would run again while its client still retries."""
+    context = IdempotencyKey.objects.using(using).values_list("context", flat=True).get(pk=key_id)
+    if context is not None:
+        return timedelta(seconds=context["ttl"])
+    views = (route.policy.ttl for route in protected_routes() if route.policy is not None)
+    return max(settings().ttl, *views)
+
+
+def final_answer(request: HttpRequest | None, seen: Seen) -> RecordedResponse:
+    """The 410 that a key ended for good answers with. The operator's reason stays inside.
+
+    Past a recovery point the effect may have happened, so nobody is told to ask for it anew.
+    """
+    error = EndedUnsettled() if seen.recovery_point else ForceFailed()
+    return record(problem_response(error, request))

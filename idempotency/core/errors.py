@@ -162,7 +162,7 @@ class ForceFailed(IdempotencyError):
     """Never raised: the answer that an operator stores for every retry (``operators.py``)."""
 
     code = "force_failed"
-    retry = "new_key"
+    retry: ClassVar[Retry] = "new_key"
     default_detail = (
         "An operator ended this request, and it will not run again. "
         "Send a new key for a new request."
@@ -174,6 +174,16 @@ class StoreUnavailable(IdempotencyError):
     retry = "same_key"
     default_detail = (
         "The key store cannot be reached, so nothing was run. Repeat with the same key."
+    )
+
+
+class EndedUnsettled(ForceFailed):
+    """The same for an operation whose outside effect may have happened."""
+
+    retry = "never"
+    default_detail = (
+        "An operator ended this request, and its effect may have happened. Do not repeat it, "
+        "not under a new key either, before the operator has settled it with you."
     )
 
 

@@ -16,9 +16,8 @@
 
 *Release* (a client error was raised before anything was recorded) deletes the row: as if the
 request never came.
-The check constraint of the table, the admin's filter and the README's table are derived from
-:data:`TRANSITIONS`
-and :class:`State`.
+The check constraint of the table, the admin's filter and the README's table are derived from, or
+held to, :class:`State`.
 """
 
 from __future__ import annotations
@@ -39,11 +38,3 @@ class State(StrEnum):
 
 #: States in which an answer is final, so that the key can expire.
 SETTLED = frozenset({State.SUCCEEDED, State.FAILED})
-
-TRANSITIONS: dict[State, frozenset[State]] = {
-    # PROCESSING to PROCESSING is a takeover: a new owner, after the lease ran out.
-    State.PROCESSING: frozenset(State),
-    State.SUCCEEDED: frozenset({State.PROCESSING}),  # only as a new generation, after it expired
-    State.FAILED: frozenset({State.PROCESSING}),
-    State.IN_DOUBT: frozenset({State.SUCCEEDED, State.FAILED}),
-}

@@ -121,6 +121,14 @@ class Migration(migrations.Migration):
                 ),
                 ("attempt", models.PositiveIntegerField(default=1, verbose_name="attempt")),
                 (
+                    "resumes",
+                    models.PositiveIntegerField(
+                        default=0,
+                        help_text="How often a job resumed the operation since its recovery point.",
+                        verbose_name="resumes",
+                    ),
+                ),
+                (
                     "lease_expires_at",
                     models.DateTimeField(null=True, verbose_name="lease expires at"),
                 ),

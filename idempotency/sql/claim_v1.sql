@@ -30,10 +30,10 @@ BEGIN
 
         IF NOT FOUND THEN
             INSERT INTO idempotency_idempotencykey AS k (
-                digest, key, route, tenant, fingerprint, fingerprint_version, state, owner, attempt,
+                digest, key, route, tenant, fingerprint, fingerprint_version, state, owner, attempt, resumes,
                 lease_expires_at, recovery_point, failure, created_at, response_day
             ) VALUES (
-                p_digest, p_key, p_route, p_tenant, p_fingerprint, p_version, 'processing', p_owner, 1,
+                p_digest, p_key, p_route, p_tenant, p_fingerprint, p_version, 'processing', p_owner, 1, 0,
                 v_now + p_lease, '', '', v_now, o_day
             ) ON CONFLICT (digest) DO NOTHING RETURNING k.id INTO o_id;
             CONTINUE WHEN NOT FOUND;
@@ -46,7 +46,7 @@ BEGIN
             -- which is derived from the id, would fetch the old charge.
             UPDATE idempotency_idempotencykey AS k SET
                 id = DEFAULT, key = p_key, route = p_route, fingerprint = p_fingerprint,
-                fingerprint_version = p_version, state = 'processing', owner = p_owner, attempt = 1,
+                fingerprint_version = p_version, state = 'processing', owner = p_owner, attempt = 1, resumes = 0,
                 lease_expires_at = v_now + p_lease, recovery_point = '', context = NULL, failure = '',
                 created_at = v_now, completed_at = NULL, expires_at = NULL, response_day = o_day
             WHERE k.id = v_row.id AND k.owner = v_row.owner AND k.state = v_row.state

@@ -138,7 +138,9 @@ class DatabaseStore:
             self._event(lease.key_id, EventKind.REUSED, 1, data={"previous_id": row.pk})
         return replace(lease, reused=True)
 
-    def _run_again(self, owner: uuid.UUID, duration: timedelta, row: Any) -> Lease | None:
+    def _run_again(
+        self, owner: uuid.UUID, duration: timedelta, row: Any, **changes: Any
+    ) -> Lease | None:
         """A new attempt under a FAILED key, or under one whose lease is over."""
         takeover = row.state == State.PROCESSING
         with transaction.atomic(using=self.using):
@@ -155,6 +157,7 @@ class DatabaseStore:
                     completed_at=None,
                     expires_at=None,
                     response_day=_today(),
+                    **changes,
                 )
             )
             if not updated:
@@ -171,7 +174,7 @@ class DatabaseStore:
         self._demand(lease, lease_expires_at=_after(duration))
 
     def record_recovery_point(self, lease: Lease, point: str, context: Mapping[str, Any]) -> None:
-        self._demand(lease, recovery_point=point, context=dict(context))
+        self._demand(lease, recovery_point=point, context=dict(context), resumes=0)
 
     def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> date:
         self._demand(lease, **self._settled(ttl))
@@ -207,7 +210,9 @@ class DatabaseStore:
 
     def take_over(self, key_id: int, claim_lease: timedelta) -> Lease | None:
         row = self._look(self._lease_over() & Q(pk=key_id) & ~Q(recovery_point=""))
-        return None if row is None else self._run_again(uuid.uuid4(), claim_lease, row)
+        if row is None:
+            return None
+        return self._run_again(uuid.uuid4(), claim_lease, row, resumes=F("resumes") + 1)
 
     def reclaim(self, ttl: timedelta, *, grace: timedelta, limit: int) -> int:
         over = self._lease_over(grace) & Q(recovery_point="")
@@ -230,9 +235,9 @@ class DatabaseStore:
     def abandoned_operations(
         self, *, grace: timedelta, limit: int, pauses: Sequence[timedelta] = (timedelta(0),)
     ) -> list[int]:
-        rested = Q(attempt__gte=len(pauses)) & self._lease_over(grace + pauses[-1])
-        for attempt, pause in enumerate(pauses[:-1], start=1):
-            rested |= Q(attempt=attempt) & self._lease_over(grace + pause)
+        rested = Q(resumes__gte=len(pauses) - 1) & self._lease_over(grace + pauses[-1])
+        for resumes, pause in enumerate(pauses[:-1]):
+            rested |= Q(resumes=resumes) & self._lease_over(grace + pause)
         # The first condition alone is what the index serves.
         abandoned = self._keys().filter(self._lease_over(grace), rested).exclude(recovery_point="")
         return list(abandoned.order_by("lease_expires_at").values_list("pk", flat=True)[:limit])
@@ -273,9 +278,11 @@ class DatabaseStore:
             "state": State.PROCESSING.value,
             "lease_expires_at": clock.now(),
             "failure": reason[:500],
+            # What the job had used up before the operator decided does not count.
+            "resumes": 0,
         }
         resumable = key.exclude(recovery_point="")
-        return resumable.update(owner=uuid.uuid4(), **over) or key.update(
+        return resumable.update(owner=uuid.uuid4(), **over) or key.filter(recovery_point="").update(
             owner=uuid.uuid4(), **self._failed(reason, ttl)
         )
 

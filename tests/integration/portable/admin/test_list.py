@@ -290,10 +290,10 @@ def test_an_index_leads_to_what_an_operator_looks_for(
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO idempotency_idempotencykey (digest, key, route, tenant, fingerprint, "
-            "fingerprint_version, state, owner, attempt, recovery_point, failure, created_at, "
-            "expires_at, response_day) "
+            "fingerprint_version, state, owner, attempt, resumes, recovery_point, failure, "
+            "created_at, expires_at, response_day) "
             "SELECT sha256(i::text::bytea), i::text, route, 'acct_' || mod(i, 9), fingerprint, 1, "
-            "state, owner, 1, '', '', created_at, expires_at, response_day "
+            "state, owner, 1, 0, '', '', created_at, expires_at, response_day "
             "FROM idempotency_idempotencykey, generate_series(1, 8000) AS i WHERE id = %s",
             [template.pk],
         )

@@ -161,7 +161,7 @@ def test_an_operation_that_fails_does_not_keep_the_next_one_waiting(
 
 def test_an_operation_is_given_up_after_its_attempts(settings: Any, frozen: None) -> None:
     settings.IDEMPOTENCY = {"RESUME_ATTEMPTS": 4}
-    key = abandoned(attempts=4)
+    key = abandoned(attempts=5)
     Shipment.answers["k"] = away
     told: list[Any] = []
 
@@ -170,28 +170,45 @@ def test_an_operation_is_given_up_after_its_attempts(settings: Any, frozen: None
 
     signals.key_in_doubt.connect(listen)
     try:
-        with at(NOW + sum(PAUSES[:4], timedelta())):
+        with at(NOW + sum(PAUSES[:5], timedelta())):
             result = maintenance.resume_operations()
     finally:
         signals.key_in_doubt.disconnect(listen)
 
     assert (result.done, result.details) == (1, (f"{key.row.pk}: in doubt",))
     assert key.claim() == InDoubt()
-    assert key.row.failure == "given up after 4 attempts"
+    assert key.row.failure == "given up after 5 attempts"
     assert key.events()[-1].kind == EventKind.IN_DOUBT
-    assert (Shipment.keys, told) == ([], [5])
+    assert (Shipment.keys, told) == ([], [6])
 
 
 def test_a_client_that_retries_a_lot_does_not_use_up_the_attempts_of_the_job(
     settings: Any, frozen: None
 ) -> None:
     settings.IDEMPOTENCY = {"RESUME_ATTEMPTS": 4}
-    key = abandoned(attempts=30)
+    key = abandoned()
+    for _ in range(30):
+        key.won(lease=timedelta(0))
 
-    # Its pause is over, and it is younger than four attempts of the job would have made it.
-    with at(NOW + PAUSES[-1]):
-        IdempotencyKey.objects.update(created_at=NOW + PAUSES[-1] - PAUSES[3])
+    maintenance.resume_operations()
+
+    assert key.claim() == Replay(SHIPPED)
+
+
+def test_an_operator_who_frees_an_operation_that_was_given_up_has_it_resumed(
+    settings: Any, frozen: None
+) -> None:
+    settings.IDEMPOTENCY = {"RESUME_ATTEMPTS": 4}
+    key = abandoned(attempts=5)
+    with at(NOW + sum(PAUSES[:5], timedelta())):
         maintenance.resume_operations()
+        assert key.claim() == InDoubt()
+        assert key.store.force_fail(
+            key.row.pk, owner=key.row.owner, actor="ann", reason="back", ttl=LEASE
+        )
+
+        maintenance.resume_operations()
+
         assert key.claim() == Replay(SHIPPED)
 
 

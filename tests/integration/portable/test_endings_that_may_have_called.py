@@ -1,0 +1,69 @@
+"""What may have had an effect elsewhere is not forgotten, and nobody is told to ask anew."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rest_framework.exceptions import ValidationError
+from rest_framework.response import Response
+
+from idempotency import operators
+from idempotency.models import IdempotencyKey, StoredResponse
+from tests.integration.portable import views
+from tests.integration.portable.api import Api, assert_problem, key_of
+from tests.integration.portable.conformance.harness import Key
+from tests.integration.portable.jobs.shipments import abandoned
+
+
+@pytest.mark.django_db(transaction=True)
+def test_work_that_asked_for_a_downstream_key_keeps_it_though_the_caller_was_wrong(
+    api: Api, each_store: str
+) -> None:
+    asked: list[str] = []
+
+    def call_then_refuse(request: Any) -> Any:
+        asked.append(request.idempotency.downstream_key("charge"))
+        if len(asked) == 1:
+            raise ValidationError("no")
+        return Response({}, status=201)
+
+    views.behaviour = call_then_refuse
+
+    assert api.post("/required", {"a": 1}, "k").status_code == 400
+    assert key_of("k").state == "failed"
+    assert_problem(api.post("/required", {"a": 2}, "k"), 422, "idempotency_key_reused")
+    assert api.post("/required", {"a": 1}, "k").status_code == 201
+    assert len(set(asked)) == 1
+
+
+def end(key: Key) -> dict[str, Any]:
+    """An operator ends the key for good; returns what every retry hears."""
+    row = key.row
+    seen = operators.Seen.of(row)
+    assert operators.force_fail(row.pk, seen=seen, actor="ann", reason="stuck", final=True)
+    problem: dict[str, Any] = json.loads(bytes(StoredResponse.objects.get(key_id=row.pk).body))
+    return problem
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_operation_that_is_ended_for_good_invites_nobody_to_a_new_key() -> None:
+    key = abandoned()
+
+    assert end(key)["retry"] == "never"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_answer_of_an_operator_stands_as_long_as_the_views_own_would() -> None:
+    key = abandoned()
+    row = key.row
+    assert row.context is not None
+    week = timedelta(days=7)
+    IdempotencyKey.objects.update(context=row.context | {"ttl": week.total_seconds()})
+
+    end(key)
+
+    ended = key.row
+    assert ended.expires_at - ended.completed_at == week
