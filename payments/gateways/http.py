@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -221,7 +222,12 @@ def get_gateway() -> Gateway:
         raise ImproperlyConfigured("PAYMENTS_GATEWAY needs a URL")
     if unknown := given.keys() - _OPTIONS:
         raise ImproperlyConfigured(f"PAYMENTS_GATEWAY: unknown names {', '.join(sorted(unknown))}")
-    return _gateway(url, **{_OPTIONS[name]: value for name, value in given.items()})
+    # One after another: two threads that come first must not get a bulkhead each.
+    with _making:
+        return _gateway(url, **{_OPTIONS[name]: value for name, value in given.items()})
+
+
+_making = threading.Lock()
 
 
 @cache

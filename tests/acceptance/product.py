@@ -137,6 +137,8 @@ class Product:
             "SECRET_KEY": "of the acceptance tests",
             "WEB_WORKERS": "2",
             "WEB_THREADS": str(THREADS),
+            # As many charges as requests; test_gateway_bulkhead.py has the real proportion.
+            "GATEWAY_CALLS": str(THREADS),
             "LOG_FORMAT": "console",
         }
         self.env |= env

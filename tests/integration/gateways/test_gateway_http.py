@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -263,6 +264,23 @@ def test_gateway_comes_from_the_settings_and_is_kept(settings: Any) -> None:
     other = get_gateway()
     assert other is not gateway
     assert not other.dedupes
+
+
+def test_threads_that_ask_first_get_one_gateway(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.PAYMENTS_GATEWAY = {"URL": "http://127.0.0.1:1", "TIMEOUT": 1.25}
+    both_make_one = threading.Barrier(2)
+
+    def make(*args: Any, **options: Any) -> HttpGateway:
+        with suppress(threading.BrokenBarrierError):
+            both_make_one.wait(0.5)
+        return HttpGateway(*args, **options)
+
+    monkeypatch.setattr("payments.gateways.http.HttpGateway", make)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: get_gateway(), range(2))
+    assert one is other
 
 
 @pytest.mark.parametrize("given", [{}, {"URL": ""}, {"URL": "http://127.0.0.1:1", "RETRIES": 3}])
