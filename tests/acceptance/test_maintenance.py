@@ -99,6 +99,8 @@ def test_case_51_keys_that_expired_run_once_while_they_are_pruned(
     pruner = threading.Thread(target=prune)
     pruner.start()
     try:
+        product.rows(_EXPIRE)
+        wait_until(lambda: sum(pruned) >= len(keys))
         for round_ in range(2, 6):
             product.rows(_EXPIRE)
             # Two clients for each key, and the job that deletes it.
