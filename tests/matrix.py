@@ -38,7 +38,7 @@ def variants() -> Iterator[Variant]:
     yield Variant("SQLite", PORTABLE, env={"TEST_DATABASE": "sqlite"})
     yield _oldest_postgresql()
     yield _newest_django()
-    yield Variant("the whole suite", PARALLEL)
+    yield Variant("the whole suite", [*PARALLEL, "--durations=15"])
 
 
 def _oldest_postgresql() -> Variant:
