@@ -87,6 +87,7 @@ class HttpGateway:
         redis_url: str | None = None,
         hedging: HedgePolicy | None = None,
         budget: BudgetPolicy = BUDGET,
+        breaker: BreakerPolicy | None = None,
         pause: Callable[[float], None] | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
@@ -101,7 +102,8 @@ class HttpGateway:
         # Another gateway's failures are none of this one's.
         self.name = f"gateway:{urlsplit(url).netloc.rpartition('@')[2]}"
         link = None if redis_url is None else _link(redis_url)
-        self._breakers = _breakers(link, BreakerPolicy(lease=max(10.0, 2 * timeout)))
+        # A probe's permit has to outlive the probe.
+        self._breakers = _breakers(link, breaker or BreakerPolicy(lease=max(10.0, 2 * timeout)))
         options: Options = {
             "policy": self._policy(),
             "breakers": self._breakers,

@@ -7,13 +7,20 @@ import socket
 
 import pytest
 
-from idempotency.client import BreakerOpen, BudgetPolicy, Deadline, HedgePolicy
+from idempotency.client import (
+    BreakerOpen,
+    BreakerPolicy,
+    BudgetPolicy,
+    Deadline,
+    HedgePolicy,
+    State,
+)
 from idempotency.http.deadlines import governing
 from idempotency.operations import Done, NotSent, Refused, Unknown
 from payments.gateways.base import Gateway, Task
 from tests.integration.gateways.adapter import Client, Connect
 from tests.integration.gateways.peers import BUSY, Play, answers, charges, drops, is_down
-from tests.plugins.gateway import GatewayProcess
+from tests.plugins.gateway import GatewayProcess, until
 
 #: Calls that the breaker must have seen.
 MINIMUM = 20
@@ -64,10 +71,32 @@ def test_charges_that_fail_do_not_stop_refunds(gateway: GatewayProcess, connect:
 def test_breaker_that_opens_after_a_lost_answer_leaves_it_unknown(
     play: Play, connect: Connect
 ) -> None:
-    client = connect(play(*[down] * (MINIMUM - 1), drops).url, attempts=1)
-    fail(client, MINIMUM - 1)
+    script = play(*[down] * (MINIMUM - 1), drops)
+    client = connect(script.url, budget=BudgetPolicy(floor=MINIMUM))
+    fail(client, 6)
+    # Its second attempt is the twentieth failure; the third is refused and says nothing new.
     assert isinstance(client.charge(), Unknown)
+    assert len(script.requests) == MINIMUM
     assert is_open(client.adapter)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["local", "shared"])
+def test_gateway_that_is_back_is_found_and_trusted_after_three_probes(
+    gateway: GatewayProcess, connect: Connect, shared: bool
+) -> None:
+    policy = BreakerPolicy(open_for=0.05, open_jitter=0)
+    redis_url = os.environ["REDIS_URL"] if shared else None
+    client = connect(gateway.url, attempts=1, breaker=policy, redis_url=redis_url)
+    breaker = client.adapter._breakers.get(client.adapter.name, "charge")
+    fail(client)
+    assert breaker.state is State.OPEN
+    until(lambda: not is_open(client.adapter))
+    # Looking took a probe's permit and gave it back: any number of looks leaves room for a probe.
+    assert not any(is_open(client.adapter) for _ in range(10))
+    for number in range(3):
+        assert breaker.state is State.HALF_OPEN
+        assert isinstance(client.charge(key=str(number)), Done)
+    assert breaker.state is State.CLOSED
 
 
 def test_declines_say_nothing_about_the_gateways_health(
