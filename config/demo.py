@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from idempotency.client import SafeClient
+
 DATA = Path(os.environ.get("STACK_DATA") or Path(__file__).resolve().parent.parent / ".data")
 #: Seconds. The client of story 6 waits for a lease (30) and the next run of the job (10).
 PATIENCE = 120.0
@@ -80,12 +82,7 @@ class Demo:
             answer = self.http.post(self.url + path, json=body, headers=headers)
         except httpx2.TransportError:
             return NO_ANSWER
-        words = [str(answer.status_code)]
-        if answer.headers.get("Content-Type") == "application/problem+json":
-            words.append(answer.json()["code"])
-        if answer.headers.get("Idempotent-Replayed") == "true":
-            words.append("replayed")
-        return " ".join(words)
+        return _in_words(answer)
 
     def charge_and_hang_up(self, key: str, amount: int) -> None:
         """Send a request whole, and close the connection before its answer."""
@@ -193,6 +190,15 @@ def a_failed_commit(demo: Demo) -> None:
     demo.tell_ledger()
 
 
+def a_client_that_repeats(demo: Demo) -> None:
+    headers = demo.authorization | {"X-Demo-Fault": "kill@committed"}
+    with SafeClient(demo.url, headers=headers) as client:
+        answer = client.post("/v1/charges", json=_charge(800, "tok_visa"), idempotency_key=_key())
+    what = "8. The server dies before it answers; SafeClient hears"
+    demo.tell(what, _in_words(answer), expected="201 replayed")
+    demo.tell_ledger(800)
+
+
 STORIES: tuple[Callable[[Demo], None], ...] = (
     a_charge,
     a_lost_answer,
@@ -201,6 +207,7 @@ STORIES: tuple[Callable[[Demo], None], ...] = (
     a_decline,
     a_killed_worker,
     a_failed_commit,
+    a_client_that_repeats,
 )
 
 
@@ -219,6 +226,15 @@ def main() -> int:
         return 1
     print("\nEverything is as it should be.")
     return 0
+
+
+def _in_words(answer: httpx2.Response) -> str:
+    words = [str(answer.status_code)]
+    if answer.headers.get("Content-Type") == "application/problem+json":
+        words.append(answer.json()["code"])
+    if answer.headers.get("Idempotent-Replayed") == "true":
+        words.append("replayed")
+    return " ".join(words)
 
 
 def _key() -> str:
