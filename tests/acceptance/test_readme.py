@@ -16,6 +16,7 @@ from idempotency.core.errors import CATALOGUE
 from idempotency.core.states import State
 from idempotency.http.problems import PROBLEMS
 from idempotency.http.requests import POLICY_NAMES
+from tests.acceptance.product import Product
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -155,6 +156,16 @@ def test_the_schedule_of_the_readme_has_every_job(project: Path) -> None:
     output = run(project, "-c", code).split()
     jobs = [quoted(row[0])[0] for row in rows("| job | what it does |")]
     assert sorted(output) == sorted(f"idempotency.{job}" for job in jobs)
+
+
+def test_the_client_of_the_readme_charges_the_product_once(project: Path, product: Product) -> None:
+    code = "import sys; from pay import pay; print(pay(*sys.argv[1:4], amount=1999))"
+    arguments = ("-c", code, product.url, "sk_test_acme", "order-1")
+
+    first, second = run(project, *arguments), run(project, *arguments)
+
+    assert first == second
+    assert first.startswith("ch_")
 
 
 def test_the_settings_table_lists_every_setting() -> None:
