@@ -198,7 +198,6 @@ def _running(request: httpx2.Request, cancellation: Cancellation | None) -> Iter
     try:
         yield attempt
     finally:
-        attempt.let_go()
         _attempt.reset(token)
 
 

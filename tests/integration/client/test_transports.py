@@ -470,6 +470,26 @@ def test_a_cancellation_that_comes_late_harms_no_other_request(start_server: Sta
     transport.close()
 
 
+def test_a_cancellation_just_when_the_connection_is_given_back_leaves_it_whole(
+    start_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server()
+    transport, cancellation = Httpx2Transport(connections=1), Cancellation()
+    close = httpcore2.Response.close
+
+    def close_and_cancel(response: httpcore2.Response) -> None:
+        close(response)
+        cancellation.cancel()
+
+    monkeypatch.setattr(httpcore2.Response, "close", close_and_cancel)
+    with pytest.raises(NoAnswer):
+        transport.send(get(server.url), PATIENCE, cancellation)
+    monkeypatch.undo()
+    transport.send(get(server.url), PATIENCE)
+    assert len({seen.port for seen in server.seen}) == 1
+    transport.close()
+
+
 # --- Addresses -----------------------------------------------------------------------------------
 
 

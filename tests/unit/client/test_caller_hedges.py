@@ -269,7 +269,7 @@ class Race:
         self.caller = eager_caller(self.first, self.second)
         self.result: CallResult[Reply] | None = None
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         assert self.first.started.wait(30)
         assert self.second.started.wait(30)
