@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from django.db import connection, transaction
 
+from idempotency.client import total_time
 from idempotency.client.backoff import Fixed, Immediate
 from idempotency.client.budget import BudgetPolicy, RetryBudget
 from idempotency.client.caller import AsyncCaller, Caller, InsideTransaction
@@ -125,6 +126,26 @@ def test_three_attempts_are_three_connections(make_caller: Make, kind: str) -> N
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
     assert came == 3
+
+
+def test_three_attempts_connect_three_times(
+    make_caller: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody listens: that is what HTTP clients retry on their own."""
+    tried: list[int] = []
+    connect = total_time._Backend.connect_tcp
+
+    def counting(backend: total_time._Backend, host: str, port: int, *rest: Any, **how: Any) -> Any:
+        tried.append(port)
+        return connect(backend, host, port, *rest, **how)
+
+    monkeypatch.setattr(total_time._Backend, "connect_tcp", counting)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        result = make_caller().perform(Request("GET", f"http://127.0.0.1:{port}"))
+    assert [attempt.trouble for attempt in result.attempts] == [Trouble.CONNECT] * 3
+    assert tried == [port] * 3
 
 
 @pytest.mark.parametrize(
