@@ -53,6 +53,14 @@ _KEY, _DEADLINE = KEY_HEADER.lower(), DEADLINE_HEADER.lower()
 UNSENT = frozenset({Trouble.POOL, Trouble.REFUSED, Trouble.BODY})
 
 
+#: The wait before the next attempt, or why there is none; and what the budget said to that.
+Plan = tuple[float | None, Stop | None, Spending]
+
+
+def _ended(stop: Stop) -> Plan:
+    return None, stop, "not asked"
+
+
 @dataclass(slots=True)
 class Send:
     """Send this, and report with ``ended``."""
@@ -92,6 +100,15 @@ class AttemptLoop(Generic[AnyResponse]):
     """One call. Its key is made here, once. Not safe for threads, except ``answered`` and
     ``failed``, which change nothing."""
 
+    _number = 1
+    _began = 0.0
+    _in_flight = _hedged = _copy_unsent = False
+    _gate: Gate = "none"
+    _waits: Iterator[float] | None = None
+    _admission: Admission | None = None
+    _ticket: Ticket | None = None
+    _copy_ticket: Ticket | None = None
+
     def __init__(
         self,
         gear: Gear,
@@ -103,8 +120,7 @@ class AttemptLoop(Generic[AnyResponse]):
         """Raises ``KeyInvalid`` for a key that is none."""
         self._gear = gear
         self._method = request.method.upper()
-        self._url = request.url
-        self._body = request.body
+        self._url, self._body = request.url, request.body
         self._headers = lowered(request.headers)
         self.key = find_key(self._headers, key)
         if self.key is None and gear.policy.make_keys and self._method not in SAFE_METHODS:
@@ -113,18 +129,9 @@ class AttemptLoop(Generic[AnyResponse]):
             self._headers[_KEY] = self.key
         self._keyed = self.key is not None and gear.policy.server_dedupes
         self._deadline = deadline or Deadline.after(gear.policy.deadline, clock=gear.clock)
-        self._number = 1
-        self._waits: Iterator[float] | None = None
+        self._attempt_deadline = self._deadline
         self._history: list[Attempt] = []
         self._last: Ended[AnyResponse] | None = None
-        self._admission: Admission | None = None
-        self._ticket: Ticket | None = None
-        self._copy_ticket: Ticket | None = None
-        self._copy_unsent = False
-        self._gate: Gate = "none"
-        self._in_flight = self._hedged = False
-        self._began = 0.0
-        self._attempt_deadline = self._deadline
 
     @property
     def blocks(self) -> bool:
@@ -151,8 +158,9 @@ class AttemptLoop(Generic[AnyResponse]):
         if end.trouble in UNSENT:
             self._refund()
         self._close_books()
-        wait, stop, spending = self._plan(end)
-        self._record(end.decision, end, wait=wait, stop=stop, spending=spending)
+        plan = self._plan(end)
+        self._record(end, plan)
+        wait, _, _ = plan
         return self._finish() if wait is None else Sleep(wait)
 
     def cancel(self, *, sent: bool = True) -> None:
@@ -164,10 +172,9 @@ class AttemptLoop(Generic[AnyResponse]):
             self._refund()
         if self._in_flight:
             self._in_flight = False
-            decision = self._judge(Trouble.CANCELLED)
             self._settle(Outcome.NEUTRAL)
-            end: Ended[AnyResponse] = Ended(decision, trouble=Trouble.CANCELLED)
-            self._record(decision, end, stop=Stop.CANCELLED)
+            decision = self._judge(Trouble.CANCELLED)
+            self._record(Ended(decision, trouble=Trouble.CANCELLED), _ended(Stop.CANCELLED))
         else:
             self._refund()
         self._close_books()
@@ -222,6 +229,7 @@ class AttemptLoop(Generic[AnyResponse]):
 
     def _attempt(self) -> Send | Done[AnyResponse]:
         gear, margin = self._gear, self._gear.policy.margin
+        self._hedged = False
         if not self._deadline.allows(3 * margin):
             return self._too_late()
         if gear.breaker is not None:
@@ -232,7 +240,7 @@ class AttemptLoop(Generic[AnyResponse]):
             self._gate = "probe" if self._admission.probe else "admitted"
         if self._number == 1 and gear.budget is not None:
             gear.budget.credit()
-        self._in_flight, self._hedged = True, False
+        self._in_flight = True
         self._began = gear.clock()
         self._attempt_deadline = self._deadline.child(
             limit=gear.policy.attempt_timeout, margin=margin
@@ -259,16 +267,16 @@ class AttemptLoop(Generic[AnyResponse]):
         )
         return delay if delay is not None and delay < timeout else None
 
-    def _plan(self, end: Ended[AnyResponse]) -> tuple[float | None, Stop | None, Spending]:
+    def _plan(self, end: Ended[AnyResponse]) -> Plan:
         """The wait before the next attempt, or why there is none."""
         policy, budget = self._gear.policy, self._gear.budget
         if end.decision.verdict is not Verdict.RETRY:
-            return None, Stop.DECIDED, "not asked"
+            return _ended(Stop.DECIDED)
         if self._number >= policy.attempts:
-            return None, Stop.ATTEMPTS, "not asked"
+            return _ended(Stop.ATTEMPTS)
         wait = self._wait(end.answer)
         if not self._deadline.allows(wait + 3 * policy.margin):
-            return None, Stop.DEADLINE, "not asked"
+            return _ended(Stop.DEADLINE)
         if budget is None:
             return wait, None, "not asked"
         self._ticket = budget.spend()
@@ -292,7 +300,7 @@ class AttemptLoop(Generic[AnyResponse]):
         self._refund()
         end = self.failed(Trouble.REFUSED, refusal)
         self._began = self._gear.clock()
-        self._record(end.decision, end, stop=Stop.BREAKER)
+        self._record(end, _ended(Stop.BREAKER))
         # What the last attempt that was sent had to say is worth more than this.
         self._last = self._last or end
         return self._finish()
@@ -324,24 +332,16 @@ class AttemptLoop(Generic[AnyResponse]):
         self._ticket = self._copy_ticket = None
         self._copy_unsent = False
 
-    def _record(
-        self,
-        decision: Decision,
-        end: Ended[AnyResponse],
-        *,
-        wait: float | None = None,
-        stop: Stop | None = None,
-        spending: Spending = "not asked",
-    ) -> None:
-        gear = self._gear
+    def _record(self, end: Ended[AnyResponse], plan: Plan) -> None:
+        gear, (wait, stop, spending) = self._gear, plan
         attempt = Attempt(
             dependency=gear.dependency,
             operation=gear.operation,
             method=self._method,
             number=self._number,
             maximum=gear.policy.attempts,
-            verdict=decision.verdict,
-            reason=decision.reason,
+            verdict=end.decision.verdict,
+            reason=end.decision.reason,
             seconds=gear.clock() - self._began,
             status=None if end.answer is None else end.answer.status,
             trouble=end.trouble,

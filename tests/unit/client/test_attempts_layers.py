@@ -283,6 +283,20 @@ def test_a_copy_that_was_not_sent_is_paid_back(clock: SteeredClock, hedging: Hed
     assert not stage.attempts[-1].hedged
 
 
+def test_an_attempt_without_a_copy_is_not_called_hedged(
+    clock: SteeredClock, hedging: Hedging
+) -> None:
+    """Though the one before it was."""
+    budget = budget_of(clock, ratio=10)
+    stage = Stage(clock, {"hedging": hedging, "budget": budget, "breaker": opened(clock)})
+    loop = stage.open()
+    loop.begin()
+    assert loop.pay_for_copy()
+    loop.ended(loop.failed(Trouble.READ, Broken()))
+    loop.slept()
+    assert [attempt.hedged for attempt in stage.attempts] == [True, False]
+
+
 def test_the_copy_has_what_is_left_of_the_attempts_time_and_says_so(
     clock: SteeredClock, hedging: Hedging
 ) -> None:
