@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Two processes; a module stays in one, since its tests may share a server.
-PARALLEL = ["-n", "2", "--dist", "loadfile"]
+# Three processes on two cores, for much of the time is waiting; a module stays in one, since its
+# tests may share a server.
+PARALLEL = ["-n", "3", "--dist", "loadfile"]
 PORTABLE = [*PARALLEL, "tests/integration/portable"]
 
 
