@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.acceptance.product import Product, new_key, together
+from tests.acceptance.product import Product, new_key, together, wait_until
 from tests.plugins.measured import Measure
 
 pytestmark = [pytest.mark.stack, pytest.mark.postgresql]
@@ -16,7 +16,8 @@ AT_ONCE = 50
 def test_case_29_fifty_identical_charges_at_once_charge_once_in_each_of_twenty_rounds(
     product: Product, measured: Measure
 ) -> None:
-    assert len(product.workers()) == 2
+    # The first worker answers while the second is still being forked.
+    wait_until(lambda: len(product.workers()) == 2)
     statuses: Counter[int] = Counter()
     for _ in range(ROUNDS):
         key = new_key()
