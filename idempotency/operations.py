@@ -359,8 +359,8 @@ def _suspend(task: _Open, reason: str) -> bool:
     except LeaseLost:
         return False
     except (DatabaseError, InterfaceError):
-        # Completed after all, or unreachable: in each case the next attempt finds the
-        # truth, at the latest when the lease runs out. Suspending only makes that sooner.
+        # Unreachable: the next attempt finds the truth, at the latest when the lease runs out.
+        # Suspending only makes that sooner.
         digest = log_digest(task.lease.digest)
         logger.warning("could not suspend %s", digest, exc_info=True)
     return True

@@ -3,14 +3,13 @@
 ::
 
                  claim                      complete (same transaction as the work)
-       (none) ──────────▶ PROCESSING ─────────────────────────▶ SUCCEEDED   answered; replayed until
-       it expires
+       (none) ──────────▶ PROCESSING ─────────────────────────▶ SUCCEEDED   final; replayed
                             │  ▲  │ rolled back / operator
-           lease expired:   │  │  └──────────▶ FAILED              nothing happened; the next
-           attempt runs
+           lease expired:   │  │  └──────────▶ FAILED              nothing happened
            next claim ──────┘  │                 │
            or a recovery job   └─────────────────┘ claim by a request with the same fingerprint
-                            │
+                            │  ▲
+                            │  └── an operator freed an operation past its recovery point
                             └── an outside effect may have happened and cannot be repeated safely
                                   ▶ IN_DOUBT     never re-run, never pruned; an operator settles it
 

@@ -1,9 +1,8 @@
 """The same store with one statement to claim and one to complete, as functions in the database.
 
 Planning is what a claim costs: a statement that joins 35 day partitions plans in about a
-millisecond and takes 75
-locks each time, because Django binds on the client; a function's cached plan takes a quarter of
-that and 5 locks.
+millisecond and takes 75 locks each time, because Django binds on the client; a function's cached
+plan takes a quarter of that and 5 locks.
 """
 
 from __future__ import annotations
