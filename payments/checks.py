@@ -5,7 +5,7 @@ from typing import Any
 from django.core.checks import CheckMessage, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 
-from payments.gateways.http import get_gateway
+from payments.gateways.choice import get_gateway
 from payments.views import ChargesView, RefundsView
 
 

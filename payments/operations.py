@@ -15,7 +15,7 @@ from idempotency.operations import Done, Operation, Outcome, Refused, Reply
 from payments import charges, exceptions, problems, refunds
 from payments.authentication import merchant_of
 from payments.exception_handler import problem_of, refusals
-from payments.gateways.http import get_gateway
+from payments.gateways.choice import get_gateway
 from payments.models import Charge, Refund
 from payments.preconditions import etag
 from payments.serializers import ChargeRepresentation, RefundRepresentation

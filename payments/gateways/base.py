@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
 from idempotency.operations import Outcome
@@ -12,6 +15,29 @@ from payments.gateways.room import Reservation
 Task = Literal["charge", "refund"]
 
 
+class MovementsUnknown(Exception):
+    """The gateway's list could not be read to its end. A part of it would look like missing money,
+    so there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Movement:
+    """Money that moved, as the gateway's own books have it."""
+
+    kind: Task
+    #: The gateway's.
+    id: str
+    #: In minor units.
+    amount: int
+    currency: str
+    #: Ours, as the call gave it; empty where the books do not say.
+    reference: str
+    #: The downstream key of the call; empty where the books do not say.
+    key: str
+    #: By the gateway's clock.
+    at: datetime
+
+
 class Gateway(Protocol):
     """Moves money, and says honestly how each call ended.
 
@@ -19,14 +45,20 @@ class Gateway(Protocol):
     * ``Refused``: final, no money moved; ``result`` has ``status``, ``code`` and ``message``.
     * ``NotSent``: no money moved; the call may be made again, ``retry_after`` seconds from now
       where the gateway asks for it.
-    * ``Unknown``: the money may have moved. Only asking again with the same key tells.
+    * ``Unknown``: the money may have moved. Only asking again tells: with the same key, or by
+      looking it up.
 
-    No call raises for what the network or the gateway does.
+    No call raises for what the network or the gateway does, but ``movements``.
     """
 
     @property
     def dedupes(self) -> bool:
         """Whether a second call with the same key cannot move money again."""
+        ...
+
+    @property
+    def dedupes_for(self) -> timedelta | None:
+        """How long the gateway remembers a key, from the first call with it; None: for ever."""
         ...
 
     @property
@@ -50,4 +82,28 @@ class Gateway(Protocol):
 
     def refund(self, *, charge: str, amount: int, reference: str, key: str) -> Outcome:
         """Give back ``amount`` (minor units) of the charge with that gateway id."""
+        ...
+
+    def find_charge(self, *, reference: str, key: str) -> Outcome:
+        """What became of the charge of that reference, or made with that key. Moves nothing.
+
+        An empty ``key`` is not known. ``NotSent``: the gateway's books do not have it, *now*: a
+        call may still be on its way. Of several (a gateway that does not dedupe) it is the first
+        that moved money. ``Unknown``: it could not be asked, or is itself not done.
+        """
+        ...
+
+    def find_refund(self, *, charge: str, reference: str, key: str) -> Outcome:
+        """The same for a refund of the charge with that gateway id."""
+        ...
+
+    def movements(self, *, since: datetime, until: datetime) -> Iterable[Movement]:
+        """All that moved from ``since`` on and before ``until``, by the gateway's clock.
+
+        It may be read page by page while it is iterated. Raises ``MovementsUnknown``.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close this process's connections; a later call opens new ones."""
         ...

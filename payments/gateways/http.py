@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from idempotency.client import (
@@ -39,7 +37,7 @@ from idempotency.client.observers import LoggingObserver
 from idempotency.client.policy import CallPolicy, Options
 from idempotency.http.deadlines import current_deadline
 from idempotency.operations import NotSent, Outcome, Unknown
-from payments.gateways.base import Gateway, Task
+from payments.gateways.base import Task
 from payments.gateways.readings import (
     RETRY_AFTER_LIMIT,
     Reading,
@@ -60,16 +58,29 @@ BUDGET = BudgetPolicy(ratio=0.1, floor=10)
 MAX_ANSWER = 1024 * 1024
 
 
+#: The names in ``settings.PAYMENTS_GATEWAY``, and what they are here.
+_OPTIONS = {
+    "TIMEOUT": "timeout",
+    "ATTEMPTS": "attempts",
+    "DEDUPES": "dedupes",
+    "DEDUPES_FOR": "dedupes_for",
+    "CALLS": "calls",
+    "REDIS_URL": "redis_url",
+    "HEDGING": "hedging",
+}
+
+
 class HttpGateway:
     """A gateway at ``url``. Thread-safe, and safe to create before a fork.
 
     ``timeout``: seconds for one attempt, from waiting for a connection to the answer's last byte.
     ``attempts``: how often a call may be sent, the first time included. The key and the bytes of
     the body are the same every time. ``dedupes``: False for a gateway that does not honour the
-    key; an attempt that may have moved money is then never repeated. ``calls``: how many may be
-    under way in this process; what is more is refused at once. ``redis_url``: where breakers and
-    the retry budget are shared with other processes; without it each process has its own.
-    ``hedging``: send a second copy of a call that takes long; None for never.
+    key; an attempt that may have moved money is then never repeated. ``dedupes_for``: how long it
+    remembers one. ``calls``: how many may be under way in this process; what is more is refused at
+    once. ``redis_url``: where breakers and the retry budget are shared with other processes;
+    without it each process has its own. ``hedging``: send a second copy of a call that takes long;
+    None for never.
 
     Every call returns within ``longest_call`` seconds:
     ``attempts · timeout + (attempts - 1) · (RETRY_AFTER_LIMIT + BACKOFF_BASE)``, and never later
@@ -83,6 +94,7 @@ class HttpGateway:
         timeout: float = 5.0,
         attempts: int = 3,
         dedupes: bool = True,
+        dedupes_for: timedelta | None = None,
         calls: int = 3,
         redis_url: str | None = None,
         hedging: HedgePolicy | None = None,
@@ -98,6 +110,7 @@ class HttpGateway:
         self.timeout = timeout
         self.attempts = attempts
         self.dedupes = dedupes
+        self.dedupes_for = dedupes_for
         self.room = Room(calls)
         # Another gateway's failures are none of this one's.
         self.name = f"gateway:{urlsplit(url).netloc.rpartition('@')[2]}"
@@ -115,6 +128,25 @@ class HttpGateway:
         waiting = {} if pause is None else {"sleep": pause}
         transport = ReadingTransport(Httpx2Transport(max_answer=MAX_ANSWER), timeout=timeout)
         self._caller: Caller[Reading] = Caller(transport, self.name, **waiting, **options)
+
+    @classmethod
+    def from_settings(cls, **given: Any) -> Self:
+        """The gateway of ``settings.PAYMENTS_GATEWAY``.
+
+        ``URL`` (required), ``TIMEOUT`` (5.0 seconds an attempt), ``ATTEMPTS`` (3), ``DEDUPES``
+        (True), ``DEDUPES_FOR`` (None: for ever; seconds), ``CALLS`` (3 at once in a process),
+        ``REDIS_URL`` (None), ``HEDGING`` (None, or a ``HedgePolicy``). A missing URL or an unknown
+        name raises ``ImproperlyConfigured``.
+        """
+        url = given.pop("URL", None)
+        if not url:
+            raise ImproperlyConfigured("PAYMENTS_GATEWAY needs a URL")
+        if unknown := given.keys() - _OPTIONS:
+            names = ", ".join(sorted(unknown))
+            raise ImproperlyConfigured(f"PAYMENTS_GATEWAY: unknown names {names}")
+        if (seconds := given.get("DEDUPES_FOR")) is not None:
+            given["DEDUPES_FOR"] = timedelta(seconds=seconds)
+        return cls(url, **{_OPTIONS[name]: value for name, value in given.items()})
 
     @property
     def longest_call(self) -> float:
@@ -198,42 +230,3 @@ def _breakers(
 @cache
 def _link(url: str) -> RedisLink:
     return RedisLink.connect(url)
-
-
-#: The names in ``settings.PAYMENTS_GATEWAY``, and what they are here.
-_OPTIONS = {
-    "TIMEOUT": "timeout",
-    "ATTEMPTS": "attempts",
-    "DEDUPES": "dedupes",
-    "CALLS": "calls",
-    "REDIS_URL": "redis_url",
-    "HEDGING": "hedging",
-}
-
-
-def get_gateway() -> Gateway:
-    """The gateway of ``settings.PAYMENTS_GATEWAY``; one object for equal settings.
-
-    ``URL`` (required), ``TIMEOUT`` (5.0 seconds an attempt), ``ATTEMPTS`` (3), ``DEDUPES``
-    (True), ``CALLS`` (3 at once in a process), ``REDIS_URL`` (None), ``HEDGING`` (None, or a
-    ``HedgePolicy``). A missing URL or an unknown name raises ``ImproperlyConfigured``.
-    """
-    given = dict(settings.PAYMENTS_GATEWAY)
-    url = given.pop("URL", None)
-    if not url:
-        raise ImproperlyConfigured("PAYMENTS_GATEWAY needs a URL")
-    if unknown := given.keys() - _OPTIONS:
-        raise ImproperlyConfigured(f"PAYMENTS_GATEWAY: unknown names {', '.join(sorted(unknown))}")
-    # One after another: two threads that come first must not get a bulkhead each.
-    with _making:
-        return _gateway(url, **{_OPTIONS[name]: value for name, value in given.items()})
-
-
-_making = threading.Lock()
-
-
-@cache
-def _gateway(url: str, **options: Any) -> HttpGateway:
-    gateway = HttpGateway(url, **options)
-    atexit.register(gateway.close)
-    return gateway

@@ -14,7 +14,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from idempotency.operations import Done, NotSent, Outcome, Refused, Unknown
 from payments.gateways.base import Gateway
-from payments.gateways.http import BACKOFF_BASE, HttpGateway, get_gateway
+from payments.gateways.choice import get_gateway
+from payments.gateways.http import BACKOFF_BASE, HttpGateway
 from tests.integration.gateways.adapter import Connect
 from tests.integration.gateways.peers import (
     Counter,
@@ -216,7 +217,7 @@ settings.configure(
 )
 django.setup()
 from idempotency.operations import Done
-from payments.gateways.http import get_gateway
+from payments.gateways.choice import get_gateway
 def charge(key):
     outcome = get_gateway().charge(
         amount=1, currency="EUR", source="tok_visa", reference="r", key=key
@@ -272,12 +273,13 @@ def test_threads_that_ask_first_get_one_gateway(
     settings.PAYMENTS_GATEWAY = {"URL": "http://127.0.0.1:1", "TIMEOUT": 1.25}
     both_make_one = threading.Barrier(2)
 
-    def make(*args: Any, **options: Any) -> HttpGateway:
-        with suppress(threading.BrokenBarrierError):
-            both_make_one.wait(0.5)
-        return HttpGateway(*args, **options)
+    class Slow(HttpGateway):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            with suppress(threading.BrokenBarrierError):
+                both_make_one.wait(0.5)
+            super().__init__(*args, **options)
 
-    monkeypatch.setattr("payments.gateways.http.HttpGateway", make)
+    monkeypatch.setattr("payments.gateways.http.HttpGateway", Slow)
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(lambda _: get_gateway(), range(2))
     assert one is other

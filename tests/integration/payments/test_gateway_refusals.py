@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from idempotency.client import BulkheadFull
-from payments.gateways.http import HttpGateway, get_gateway
+from payments.gateways.choice import get_gateway
+from payments.gateways.http import HttpGateway
 from payments.models import Charge, LedgerTransaction, Refund
 from tests.integration.payments.api import Api, problem
 from tests.plugins.gateway import GatewayProcess
