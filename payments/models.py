@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from payments import currencies, ids
+from payments.reconciliation.models import LedgerDifference as LedgerDifference
 
 #: The largest amount of one movement, in minor units: twelve digits.
 MAX_AMOUNT = 999_999_999_999
@@ -38,6 +39,8 @@ class Movement(models.Model):
     amount = models.BigIntegerField(_("amount"), help_text=_("In minor units."))
     currency = models.CharField(_("currency"), max_length=3)
     created = models.DateTimeField(_("created"), auto_now_add=True)
+    #: Of the key that asked for it; not a foreign key, because keys are pruned.
+    idempotency_key_id = models.BigIntegerField(_("idempotency key"), null=True, editable=False)
 
     class Meta:
         abstract = True
