@@ -7,6 +7,7 @@ raise is logged and changes nothing. They never learn a key, a body or a URL.
 from __future__ import annotations
 
 import logging
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from idempotency.client.classification import Verdict
@@ -38,15 +39,30 @@ def tell(observer: Observer, attempt: Attempt) -> None:
 
 class LoggingObserver:
     """One line an attempt: DEBUG for a success, INFO before a retry and for a final answer, WARNING
-    for a call that failed."""
+    for a call that failed.
+
+    Structured logs get what it says as fields, too (``extra``): ``attempt`` is its number, of
+    ``attempts``; the others are named as in ``Attempt``, and hold plain values.
+    """
 
     def __init__(self, log: logging.Logger = logger) -> None:
         self._log = log
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """Write the line; the attempt itself is its ``extra``, for structured logs."""
-        name = f"{attempt.dependency} {attempt.operation}"
-        self._log.log(_level(attempt), "%s: %s", name, attempt, extra={"attempt": attempt})
+        """Write the line."""
+        level = _level(attempt)
+        if self._log.isEnabledFor(level):
+            name = f"{attempt.dependency} {attempt.operation}"
+            self._log.log(level, "%s: %s", name, attempt, extra=_fields(attempt))
+
+
+def _fields(attempt: Attempt) -> dict[str, Any]:
+    """The attempt as JSON can hold it: written as it is, a named tuple comes out as a bare list."""
+    named = {
+        name: value.value if isinstance(value, Enum) else value
+        for name, value in attempt._asdict().items()
+    }
+    return {"attempt": named.pop("number"), "attempts": named.pop("maximum"), **named}
 
 
 def _level(attempt: Attempt) -> int:
