@@ -26,6 +26,7 @@ from idempotency.client.total_time import (
     CallCancelled,
     DeadlineTransport,
     PoolOptions,
+    SyncPoolOptions,
 )
 from idempotency.client.transports import Cancellation, NoAnswer
 
@@ -79,7 +80,7 @@ class Httpx2Transport:
     fork."""
 
     def __init__(
-        self, transport: httpx2.BaseTransport | None = None, **options: Unpack[PoolOptions]
+        self, transport: httpx2.BaseTransport | None = None, **options: Unpack[SyncPoolOptions]
     ) -> None:
         """``options`` are those of ``DeadlineTransport``.
 

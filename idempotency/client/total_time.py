@@ -12,7 +12,7 @@ no bound for it.
 
 Answers are read whole, and refused above ``max_answer`` bytes. Errors are those of httpx2:
 ``ConnectError``, ``ConnectTimeout`` and ``PoolTimeout`` mean that not one byte was sent. HTTP/1.1;
-nothing is retried in here.
+nothing is retried in here, and no redirect followed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypedDict, Unpack, cast
@@ -77,6 +77,16 @@ class PoolOptions(TypedDict, total=False):
     max_answer: int
 
 
+class SyncPoolOptions(PoolOptions, total=False):
+    """What the synchronous transport may be given besides."""
+
+    #: Turns a host and a port into the addresses to connect to, in their order; by default the
+    #: system does. What it raises comes out of the request: it may refuse an address, and nothing
+    #: looks the name up again between its word and the connection. Certificates are checked for
+    #: the name. It should be bounded in time: the attempt's own bound does not reach into it.
+    resolve: Callable[[str, int], list[str]]
+
+
 class _Pool:
     """What both transports are made of."""
 
@@ -101,9 +111,10 @@ class _Pool:
 class DeadlineTransport(_Pool, httpx2.BaseTransport):
     """For ``httpx2.Client``. Safe for threads."""
 
-    def __init__(self, **options: Unpack[PoolOptions]) -> None:
+    def __init__(self, **options: Unpack[SyncPoolOptions]) -> None:
+        resolve = options.pop("resolve", _addresses)
         super().__init__(**options)
-        self._pool = httpcore2.ConnectionPool(network_backend=_Backend(), **self._options)
+        self._pool = httpcore2.ConnectionPool(network_backend=_Backend(resolve), **self._options)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request, and read its answer whole."""
@@ -226,7 +237,8 @@ def _translated(request: httpx2.Request, content: bytes) -> httpcore2.Request:
 
 
 class _Backend(httpcore2.NetworkBackend):
-    def __init__(self) -> None:
+    def __init__(self, resolve: Callable[[str, int], list[str]]) -> None:
+        self._resolve = resolve
         self._system = httpcore2.SyncBackend()
 
     def connect_tcp(
@@ -238,7 +250,7 @@ class _Backend(httpcore2.NetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
         failure: Exception = httpcore2.ConnectError(f"{host} has no address")
-        addresses = _addresses(host, port)
+        addresses = self._resolve(host, port)
         # One by one, each with its share of the time: the first may be one that never answers.
         for number, address in enumerate(addresses):
             left = _attempt.get().left(timeout, httpcore2.ConnectTimeout)

@@ -521,3 +521,33 @@ def test_an_address_that_never_answers_leaves_time_for_the_next_one(
     assert half == pytest.approx(5.0, abs=0.5)
     assert rest > half
     transport.close()
+
+
+def test_a_resolver_of_ones_own_says_where_to_connect_and_the_name_stays_in_the_request(
+    start_server: Start,
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def resolve(host: str, port: int) -> list[str]:
+        asked.append((host, port))
+        return ["127.0.0.1"]
+
+    server = start_server()
+    url = server.url.replace("127.0.0.1", "hooks.invalid")
+    transport = Httpx2Transport(resolve=resolve)
+    assert transport.send(get(url), 10.0).status_code == 200
+    assert [f"http://{host}:{port}" for host, port in asked] == [url]
+    assert f"http://{server.seen[0].headers['Host']}" == url
+    transport.close()
+
+
+def test_what_a_resolver_raises_comes_out(start_server: Start) -> None:
+    def refuse(host: str, port: int) -> list[str]:
+        raise PermissionError(host)
+
+    server = start_server()
+    transport = Httpx2Transport(resolve=refuse)
+    with pytest.raises(PermissionError):
+        transport.send(get(server.url), 10.0)
+    assert server.seen == []
+    transport.close()
