@@ -3,131 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import timedelta
-from functools import cache
+from collections.abc import Mapping
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from idempotency.client import (
-    BreakerOpen,
-    BreakerPolicy,
-    BreakerRegistry,
-    BudgetPolicy,
-    BulkheadFull,
-    CircuitBreaker,
-    DeadlineExceeded,
-    FullJitter,
-    HedgePolicy,
-    RedisLink,
-    RetryBudget,
-    SharedBreaker,
-    SharedBudget,
-)
-from idempotency.client import Outcome as Health
-from idempotency.client.caller import Caller
-from idempotency.client.history import CallResult
-from idempotency.client.httpx2_transports import Httpx2Transport
+from idempotency.client import BulkheadFull
 from idempotency.client.messages import Request
-from idempotency.client.observers import LoggingObserver
-from idempotency.client.policy import CallPolicy, Options
 from idempotency.http.deadlines import current_deadline
-from idempotency.operations import NotSent, Outcome, Unknown
+from idempotency.operations import NotSent, Outcome
 from payments.gateways.base import Task
-from payments.gateways.readings import (
-    RETRY_AFTER_LIMIT,
-    Reading,
-    ReadingTransport,
-    collecting,
-    decide,
-)
-from payments.gateways.room import Reservation, Room
-
-logger = logging.getLogger("payments.gateways")
-
-#: Back-off before attempt n + 1: a draw from U(0, min(CAP, BASE · 2ⁿ⁻¹)) seconds (full jitter).
-BACKOFF_BASE = 0.1
-BACKOFF_CAP = 1.0
-#: Retries a minute: a tenth of the calls, or this many. Fewer would leave a call that comes alone
-#: without its third attempt.
-BUDGET = BudgetPolicy(ratio=0.1, floor=10)
-MAX_ANSWER = 1024 * 1024
+from payments.gateways.calling import OPTIONS, CallingGateway, options_of, unsent
+from payments.gateways.readings import collecting
 
 
-#: The names in ``settings.PAYMENTS_GATEWAY``, and what they are here.
-_OPTIONS = {
-    "TIMEOUT": "timeout",
-    "ATTEMPTS": "attempts",
-    "DEDUPES": "dedupes",
-    "DEDUPES_FOR": "dedupes_for",
-    "CALLS": "calls",
-    "REDIS_URL": "redis_url",
-    "HEDGING": "hedging",
-}
-
-
-class HttpGateway:
-    """A gateway at ``url``. Thread-safe, and safe to create before a fork.
-
-    ``timeout``: seconds for one attempt, from waiting for a connection to the answer's last byte.
-    ``attempts``: how often a call may be sent, the first time included. The key and the bytes of
-    the body are the same every time. ``dedupes``: False for a gateway that does not honour the
-    key; an attempt that may have moved money is then never repeated. ``dedupes_for``: how long it
-    remembers one. ``calls``: how many may be under way in this process; what is more is refused at
-    once. ``redis_url``: where breakers and the retry budget are shared with other processes;
-    without it each process has its own. ``hedging``: send a second copy of a call that takes long;
-    None for never.
-
-    Every call returns within ``longest_call`` seconds:
-    ``attempts · timeout + (attempts - 1) · (RETRY_AFTER_LIMIT + BACKOFF_BASE)``, and never later
-    than the deadline of the request that it is made for.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout: float = 5.0,
-        attempts: int = 3,
-        dedupes: bool = True,
-        dedupes_for: timedelta | None = None,
-        calls: int = 3,
-        redis_url: str | None = None,
-        hedging: HedgePolicy | None = None,
-        budget: BudgetPolicy = BUDGET,
-        breaker: BreakerPolicy | None = None,
-        pause: Callable[[float], None] | None = None,
-    ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"not an HTTP URL: {url!r}")
-        if attempts < 1 or timeout <= 0:
-            raise ValueError("attempts must be at least 1 and timeout above 0")
-        self.url = url.rstrip("/")
-        self.timeout = timeout
-        self.attempts = attempts
-        self.dedupes = dedupes
-        self.dedupes_for = dedupes_for
-        self.room = Room(calls)
-        # Another gateway's failures are none of this one's.
-        self.name = f"gateway:{urlsplit(url).netloc.rpartition('@')[2]}"
-        link = None if redis_url is None else _link(redis_url)
-        # A probe's permit has to outlive the probe.
-        self._breakers = _breakers(link, breaker or BreakerPolicy(lease=max(10.0, 2 * timeout)))
-        options: Options = {
-            "policy": self._policy(),
-            "breakers": self._breakers,
-            "budget": SharedBudget(link, self.name, budget) if link else RetryBudget(budget),
-            "hedging": hedging,
-            "observers": [LoggingObserver(logger)],
-            "classify": decide,
-        }
-        waiting = {} if pause is None else {"sleep": pause}
-        transport = ReadingTransport(Httpx2Transport(max_answer=MAX_ANSWER), timeout=timeout)
-        self._caller: Caller[Reading] = Caller(transport, self.name, **waiting, **options)
+class HttpGateway(CallingGateway):
+    """A gateway that speaks the language of ``payments.gateways.simulator``."""
 
     @classmethod
     def from_settings(cls, **given: Any) -> Self:
@@ -141,30 +32,7 @@ class HttpGateway:
         url = given.pop("URL", None)
         if not url:
             raise ImproperlyConfigured("PAYMENTS_GATEWAY needs a URL")
-        if unknown := given.keys() - _OPTIONS:
-            names = ", ".join(sorted(unknown))
-            raise ImproperlyConfigured(f"PAYMENTS_GATEWAY: unknown names {names}")
-        if (seconds := given.get("DEDUPES_FOR")) is not None:
-            given["DEDUPES_FOR"] = timedelta(seconds=seconds)
-        return cls(url, **{_OPTIONS[name]: value for name, value in given.items()})
-
-    @property
-    def longest_call(self) -> float:
-        """Seconds after which any call has returned; looking up the host's name, and asking Redis,
-        aside."""
-        longest_pause = RETRY_AFTER_LIMIT + BACKOFF_BASE  # above any back-off
-        return self.attempts * self.timeout + (self.attempts - 1) * longest_pause
-
-    @contextmanager
-    def room_for(self, task: Task) -> Iterator[Reservation]:
-        """Take a place for a call and see that the breaker would let it through. Raises
-        ``BulkheadFull`` and ``BreakerOpen``."""
-        with self.room.reserve() as reservation:
-            # The call itself is admitted later, when it is made; this only looks. It asks Redis,
-            # in a transaction, while that has not locked anything yet.
-            breaker = self._breakers.get(self.name, task)
-            breaker.settle(breaker.admit(), Health.NEUTRAL)
-            yield reservation
+        return cls(url, **options_of(given, OPTIONS))
 
     def charge(
         self, *, amount: int, currency: str, source: str, reference: str, key: str
@@ -176,10 +44,6 @@ class HttpGateway:
         order = {"charge": charge, "amount": amount, "reference": reference}
         return self._call("refund", "/refunds", order, key)
 
-    def close(self) -> None:
-        """Close this process's connections; a later call opens new ones."""
-        self._caller.close()
-
     def _call(self, task: Task, path: str, order: Mapping[str, Any], key: str) -> Outcome:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         request = Request("POST", self.url + path, headers, json.dumps(order).encode())
@@ -190,43 +54,4 @@ class HttpGateway:
                 result = self._caller.perform(request, operation=task, key=key, deadline=deadline)
         except BulkheadFull as full:
             return NotSent("too many calls of the gateway are under way", full.retry_after)
-        return findings.outcome() or _unsent(result)
-
-    def _policy(self) -> CallPolicy:
-        return CallPolicy(
-            attempts=self.attempts,
-            backoff=FullJitter(base=BACKOFF_BASE, cap=BACKOFF_CAP),
-            attempt_timeout=self.timeout,
-            # The attempts and their waits end before it: it cuts none of them short.
-            deadline=self.longest_call + 1,
-            spread=BACKOFF_BASE,
-            make_keys=False,
-            server_dedupes=self.dedupes,
-        )
-
-
-def _unsent(result: CallResult[Reading]) -> Outcome:
-    """How a call ended in which there was no attempt."""
-    error = result.error
-    if isinstance(error, BreakerOpen):
-        return NotSent("the gateway fails, and is not asked for a while", error.retry_after)
-    if isinstance(error, DeadlineExceeded):
-        # Nobody waits any more, and the money is still wanted: the job makes the call.
-        return Unknown("no time was left for the call")
-    raise RuntimeError("a call ended without an attempt") from error
-
-
-def _breakers(
-    link: RedisLink | None, policy: BreakerPolicy
-) -> BreakerRegistry[CircuitBreaker | SharedBreaker]:
-    def make(dependency: str, operation: str) -> CircuitBreaker | SharedBreaker:
-        if link is None:
-            return CircuitBreaker(policy, name=f"{dependency} {operation}")
-        return SharedBreaker(link, dependency, operation, policy)
-
-    return BreakerRegistry(make)
-
-
-@cache
-def _link(url: str) -> RedisLink:
-    return RedisLink.connect(url)
+        return findings.outcome() or unsent(result)

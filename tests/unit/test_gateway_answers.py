@@ -9,7 +9,9 @@ import pytest
 
 from idempotency.operations import Done, NotSent, Refused, Unknown
 from payments.gateways.answers import classify
-from payments.gateways.http import BACKOFF_BASE, BACKOFF_CAP, RETRY_AFTER_LIMIT, HttpGateway
+from payments.gateways.calling import BACKOFF_BASE, BACKOFF_CAP
+from payments.gateways.http import HttpGateway
+from payments.gateways.readings import RETRY_AFTER_LIMIT
 
 
 def error(**fields: Any) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from idempotency.client import BudgetPolicy
 from idempotency.operations import Done, NotSent, Refused, Unknown
-from payments.gateways.http import RETRY_AFTER_LIMIT
+from payments.gateways.readings import RETRY_AFTER_LIMIT
 from tests.integration.gateways.adapter import Connect
 from tests.integration.gateways.peers import (
     BUSY,

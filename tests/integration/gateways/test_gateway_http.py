@@ -14,8 +14,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from idempotency.operations import Done, NotSent, Outcome, Refused, Unknown
 from payments.gateways.base import Gateway
+from payments.gateways.calling import BACKOFF_BASE
 from payments.gateways.choice import get_gateway
-from payments.gateways.http import BACKOFF_BASE, HttpGateway
+from payments.gateways.http import HttpGateway
 from tests.integration.gateways.adapter import Connect
 from tests.integration.gateways.peers import (
     Counter,
