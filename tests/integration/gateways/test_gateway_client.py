@@ -223,5 +223,5 @@ def test_two_copies_of_a_charge_charge_once(
     with caplog.at_level("DEBUG", "payments.gateways"):
         outcome = client.charge("tok_slow", key="k2")
     assert isinstance(outcome, Done)
-    assert [record.__dict__["attempt"].hedged for record in caplog.records] == [True]
+    assert [record.__dict__["hedged"] for record in caplog.records] == [True]
     assert [entry["idempotency_key"] for entry in gateway.ledger()] == ["k1", "k2"]
