@@ -14,6 +14,6 @@ class IdempotencyConfig(AppConfig):
     def ready(self) -> None:
         from idempotency import checks, metrics  # noqa: F401  they register themselves
 
-        # An operation is resumed by its name, days later and in another process: every process has
-        # to know them all.
-        autodiscover_modules("operations")
+        # An operation is resumed by its name, and a message delivered by its channel's, days later
+        # and in another process: every process has to know them all.
+        autodiscover_modules("operations", "outbox")

@@ -12,6 +12,7 @@ claim.
 
 from __future__ import annotations
 
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -158,6 +159,145 @@ class KeyEvent(models.Model):
     class Meta:
         verbose_name = _("key event")
         verbose_name_plural = _("key events")
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.at:%Y-%m-%d %H:%M:%S}"
+
+
+class MessageState(models.TextChoices):
+    """Where an outbox message stands. PENDING, SENDING and DEAD are unfinished: they hold back what
+    comes after them under the same aggregate."""
+
+    #: Waits for its turn, or for its next attempt.
+    PENDING = "pending", _("pending")
+    #: A dispatcher sends it, or did when it died: from ``due_at`` on another one may.
+    SENDING = "sending", _("sending")
+    DELIVERED = "delivered", _("delivered")
+    #: Given up, or refused by the other side. An operator re-sends or discards it.
+    DEAD = "dead", _("dead")
+    #: An operator decided that it need not arrive.
+    DISCARDED = "discarded", _("discarded")
+
+
+_UNSENT = [MessageState.PENDING, MessageState.SENDING]
+
+
+class OutboxMessage(models.Model):
+    """A message that left with the work that wrote it, and how far it has come. Written by
+    ``outbox.send``; from then on only by conditional writes."""
+
+    #: On PostgreSQL, among messages of one aggregate, also the order of their commits.
+    sequence = models.BigAutoField(_("sequence"), primary_key=True)
+    message_id = models.UUIDField(
+        _("message id"),
+        unique=True,
+        help_text=_("The same on every send: what receivers dedupe by."),
+    )
+    channel = models.CharField(_("channel"), max_length=64)
+    destination = models.CharField(_("destination"), max_length=255, blank=True, default="")
+    aggregate = models.CharField(_("aggregate"), max_length=255, blank=True, default="")
+    payload = models.JSONField(_("payload"), encoder=DjangoJSONEncoder)
+    state = models.CharField(
+        _("state"), max_length=16, choices=MessageState.choices, default=MessageState.PENDING
+    )
+    owner = models.UUIDField(
+        _("owner"), null=True, help_text=_("The dispatcher's claim; every mark names it.")
+    )
+    attempt = models.PositiveIntegerField(
+        _("attempt"), default=0, help_text=_("Sends begun since it was written or re-sent.")
+    )
+    due_at = models.DateTimeField(
+        _("due at"),
+        help_text=_(
+            "From then on it may be claimed: its back-off, or its sender's lease, is over."
+        ),
+    )
+    created_at = models.DateTimeField(_("created at"))
+    queued_at = models.DateTimeField(
+        _("queued at"), help_text=_("When it was written, or last re-sent: its age counts from it.")
+    )
+    settled_at = models.DateTimeField(_("settled at"), null=True)
+    last_error = models.CharField(_("last error"), max_length=500, blank=True, default="")
+
+    class Meta:
+        verbose_name = _("outbox message")
+        verbose_name_plural = _("outbox messages")
+        permissions = [
+            ("resend_outboxmessage", _("Can re-send an outbox message")),
+            ("discard_outboxmessage", _("Can discard an outbox message")),
+            ("view_outbox_payload", _("Can see payloads of outbox messages")),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                name="idempotency_outbox_state_known",
+                condition=models.Q(state__in=MessageState.values),
+            ),
+            models.CheckConstraint(
+                name="idempotency_outbox_owner_iff_sending",
+                condition=models.Q(state=MessageState.SENDING, owner__isnull=False)
+                | (~models.Q(state=MessageState.SENDING) & models.Q(owner__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="idempotency_outbox_settled_iff_not_unsent",
+                condition=models.Q(state__in=_UNSENT, settled_at__isnull=True)
+                | (~models.Q(state__in=_UNSENT) & models.Q(settled_at__isnull=False)),
+            ),
+        ]
+        # All partial: what is delivered, nearly the whole table, is in none of them.
+        indexes = [
+            models.Index(
+                name="idempotency_outbox_due",
+                fields=["channel", "destination", "due_at", "sequence"],
+                condition=models.Q(state__in=_UNSENT),
+            ),
+            models.Index(
+                name="idempotency_outbox_order",
+                fields=["channel", "destination", "aggregate", "sequence"],
+                condition=~models.Q(aggregate="")
+                & models.Q(state__in=[*_UNSENT, MessageState.DEAD]),
+            ),
+            models.Index(
+                name="idempotency_outbox_dead",
+                fields=["sequence"],
+                condition=models.Q(state=MessageState.DEAD),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.channel} {self.message_id}"
+
+
+class DeliveryKind(models.TextChoices):
+    """What one line of a message's history says."""
+
+    DELIVERED = "delivered", _("delivered")
+    #: Tried again later.
+    FAILED = "failed", _("failed")
+    #: Refused for good, or the last attempt that was allowed.
+    DEAD = "dead", _("given up")
+    #: The dispatcher never said how its attempt ended: it died, or its lease ran out first.
+    LOST = "lost", _("outcome lost")
+    #: An operator's doing.
+    RESENT = "resent", _("re-sent")
+    DISCARDED = "discarded", _("discarded")
+
+
+class DeliveryEvent(models.Model):
+    """One line of a message's history: an attempt and how it ended, or what an operator did."""
+
+    message = models.ForeignKey(
+        OutboxMessage, models.CASCADE, related_name="history", verbose_name=_("message")
+    )
+    kind = models.CharField(_("kind"), max_length=16, choices=DeliveryKind.choices)
+    attempt = models.PositiveIntegerField(_("attempt"))
+    at = models.DateTimeField(_("at"))
+    seconds = models.FloatField(_("seconds"), null=True, help_text=_("How long the send took."))
+    detail = models.CharField(_("detail"), max_length=1000, blank=True, default="")
+    actor = models.CharField(_("actor"), max_length=150, blank=True, default="")
+
+    class Meta:
+        verbose_name = _("delivery event")
+        verbose_name_plural = _("delivery events")
 
     def __str__(self) -> str:
         return f"{self.kind} {self.at:%Y-%m-%d %H:%M:%S}"

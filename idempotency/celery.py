@@ -1,0 +1,1 @@
+"""Celery tasks whose effect happens once, however often they are delivered."""
