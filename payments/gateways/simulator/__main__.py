@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from payments.gateways.simulator.desk import Control, Desk
-from payments.gateways.simulator.ledger import Ledger, LedgerError
+from payments.gateways.simulator.events import Events
+from payments.gateways.simulator.ledger import Entry, Ledger, LedgerError
 from payments.gateways.simulator.server import Server
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -29,7 +31,7 @@ def main() -> int:
         ledger = Ledger(options.data)
     except LedgerError as error:
         return _refuse(str(error))
-    desk = Desk(ledger, Control(dedupe=not options.no_dedupe))
+    desk = Desk(ledger, Control(dedupe=not options.no_dedupe), _teller(options))
     try:
         server = Server((options.host, options.port), desk)
     except OSError as error:
@@ -37,6 +39,17 @@ def main() -> int:
         return _refuse(f"cannot listen on {options.host}:{options.port}: {error.strerror}")
     _serve(server, stop)
     return 0
+
+
+def _teller(options: argparse.Namespace) -> Callable[[Entry], None]:
+    """What is called with each new entry."""
+    if options.events_url is None:
+        return lambda entry: None
+    # Not an option: a command line can be read by anybody on the machine.
+    secret = os.environ.get("GATEWAY_WEBHOOK_SECRETS", "").partition(",")[0]
+    if not secret:
+        raise SystemExit("simulated gateway: --events-url needs GATEWAY_WEBHOOK_SECRETS")
+    return Events(options.events_url, secret, wait=options.events_wait).tell
 
 
 def _serve(server: Server, stop: threading.Event) -> None:
@@ -60,6 +73,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="the ledger's file")
     parser.add_argument(
         "--no-dedupe", action="store_true", help="ignore idempotency keys: a hostile gateway"
+    )
+    parser.add_argument(
+        "--events-url",
+        help="tell this webhook what happens, signed with the first of GATEWAY_WEBHOOK_SECRETS",
+    )
+    parser.add_argument(
+        "--events-wait", type=float, default=0.5, help="seconds before an event is sent"
     )
     parser.add_argument(
         "--die-with-parent", action="store_true", help="end when the parent ends (Linux)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from payments.gateways.simulator.errors import Problem, unavailable
@@ -32,9 +33,13 @@ class Outcome:
 class Desk:
     """Runs orders. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, control: Control) -> None:
+    def __init__(
+        self, ledger: Ledger, control: Control, tell: Callable[[Entry], None] = lambda entry: None
+    ) -> None:
+        """`tell` is called with each new entry, once it is committed."""
         self.ledger = ledger
         self.control = control
+        self._tell = tell
 
     def charge(self, order: ChargeOrder, key: str | None) -> Outcome:
         source = SOURCES[order.source]
@@ -52,6 +57,7 @@ class Desk:
             raise unavailable()
         if source.seconds and not self._answered(key):
             time.sleep(source.seconds)
+        written = None
         # The transaction is exclusive: of two requests with one key, the later finds the answer.
         with self.ledger.transaction() as books:
             request = self._arrive(books, order, key)
@@ -60,12 +66,14 @@ class Desk:
                 return Outcome(first, replayed=True)
             ending = source.before(request.attempts)
             if ending is None:
-                outcome = Outcome(_write(books, order, key, source), replayed=False)
+                written = _write(books, order, key, source)
                 ending = source.after(request.attempts)
+        if written is not None:
+            self._tell(written)
         # Raised only here: inside the transaction it would undo the count and the charge.
         if ending is not None:
             raise ending
-        return outcome
+        return Outcome(written, replayed=False)
 
     def _arrive(self, books: Books, order: ChargeOrder | RefundOrder, key: str | None) -> Request:
         parameters = order.parameters()
