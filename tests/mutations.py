@@ -107,6 +107,13 @@ MUTATIONS = (
         "test_a_key_that_came_to_need_a_planned_day_gets_it_back",
     ),
     Mutation(
+        "d: the detach that lets claims pass it by",
+        "idempotency/partitions.py",
+        "DETACH PARTITION {step.table} CONCURRENTLY",
+        "DETACH PARTITION {step.table}",
+        "test_case_54_dropping_days_blocks_no_claim",
+    ),
+    Mutation(
         "e: the rollback on a lost lease, functions",
         "idempotency/stores/postgres.py",
         "        if day is None:\n            raise LeaseLost\n",

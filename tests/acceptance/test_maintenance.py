@@ -59,6 +59,35 @@ def longest(answers: list[httpx2.Response]) -> str:
     return f"{max(answer.elapsed.total_seconds() for answer in answers):.3f} s"
 
 
+@contextmanager
+def behind_the_job(product: Product) -> Iterator[list[str]]:
+    """What waits for the job's lock, or stands behind the job in the queue for one, as it is seen
+    for as long as the context: the statements."""
+    done, waiting = threading.Event(), list[str]()
+
+    def watch() -> None:
+        with product.connect() as connection:
+            connection.autocommit = True
+            while not done.is_set():
+                waiting.extend(row[0] for row in connection.execute(_BEHIND_THE_JOB))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield waiting
+    finally:
+        done.set()
+        watcher.join()
+
+
+_BEHIND_THE_JOB = r"""
+    SELECT waiting.query FROM pg_stat_activity AS waiting
+    JOIN pg_stat_activity AS job ON job.pid = ANY (pg_blocking_pids(waiting.pid))
+    WHERE waiting.datname = current_database() AND waiting.wait_event_type = 'Lock'
+    AND (job.query LIKE '% DETACH PARTITION %' OR job.query LIKE 'DROP TABLE %')
+"""
+
+
 def make_old_days(product: Product) -> None:
     """Days that are past the retention and that no key needs, with something in them."""
     with product.connect() as connection:
@@ -126,10 +155,11 @@ def test_case_54_days_are_dropped_while_clients_claim_and_none_waits_for_it(
     assert old_days(product) == 2 * OLD_DAYS
     with traffic(product) as before:
         wait_until(lambda: len(before) >= 20 * CLIENTS)
-    with traffic(product) as during:
+    with traffic(product) as during, behind_the_job(product) as waiting:
         result = jobs.run("drop_expired_partitions")
     assert (result["done"], result["failed"]) == (2 * OLD_DAYS, 0)
     assert old_days(product) == 0
+    assert waiting == []
     assert Counter(answer.status_code for answer in during) == {201: len(during)}
     measured(f"{CLIENTS} clients, longest transfer without maintenance", longest(before))
     measured(f"{CLIENTS} clients, longest while {2 * OLD_DAYS} days are dropped", longest(during))
@@ -144,9 +174,10 @@ def test_case_54_no_claim_waits_while_a_drop_waits_for_a_slow_reader(
         job = pool.submit(jobs.run, "drop_expired_partitions")
         wait_until(lambda: product.rows(_JOB_WAITS))
         # The job stands in its queue, and everybody else passes it by: claims, replays, new keys.
-        with traffic(product):
+        with behind_the_job(product) as waiting, traffic(product):
             assert product.transfer(key := new_key()).status_code == 201
             assert product.transfer(key).headers["Idempotent-Replayed"] == "true"
+        assert waiting == []
     job.result(30)
     assert product.rows(_JOB_WAITS) == []
     assert jobs.run("drop_expired_partitions")["failed"] == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.test import Client
 
 from tests.acceptance.product import HOST, Product, new_key, wait_until
 
@@ -148,5 +149,12 @@ def test_a_fault_that_is_none_is_refused_rather_than_passed_over(product: Produc
 
 
 def test_without_demo_faults_the_header_means_nothing(settings: Any) -> None:
+    def status() -> int:
+        answer = Client().get("/healthz", headers={"X-Demo-Fault": "kill@nowhere"})
+        return answer.status_code
+
     assert not settings.DEMO_FAULTS
-    assert "config.faults.middleware" not in settings.MIDDLEWARE
+    assert status() == 200
+    # What the header would have met: this fault is none, and is refused.
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "config.faults.middleware"]
+    assert status() == 400
