@@ -7,17 +7,15 @@ two do not work on the same rows. Every run is bounded in batches and in time; t
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from functools import partial
 from typing import NoReturn
 
-from django.db import Error, InterfaceError, OperationalError, connections, router
+from django.db import InterfaceError, OperationalError, connections, router
 from django.db.models import DurationField, Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import TruncDate
 
@@ -27,7 +25,7 @@ from idempotency.core.decisions import Lease
 from idempotency.core.errors import LeaseLost, OutcomeInDoubt, OutcomePending
 from idempotency.core.states import SETTLED
 from idempotency.models import IdempotencyKey, KeyEvent, StoredResponse
-from idempotency.stores import clock, get_store
+from idempotency.stores import clock, get_store, locks
 from idempotency.stores.base import Store
 
 logger = logging.getLogger("idempotency")
@@ -128,7 +126,7 @@ def _run(
     job: str, work: Callable[[_Run], None], using: str | None, dry_run: bool = False
 ) -> Result:
     alias = using or router.db_for_write(IdempotencyKey)
-    with _alone(alias, job) as alone:
+    with locks.alone(alias, job) as alone:
         if not alone:
             logger.info("%s: another run is at work on %s, so this one leaves", job, alias)
             return Result(job, alias, busy=True, dry_run=dry_run)
@@ -139,36 +137,6 @@ def _run(
     )
     logger.log(logging.INFO if run.done or run.failed else logging.DEBUG, "%s", result)
     return result
-
-
-@contextmanager
-def _alone(using: str, job: str) -> Iterator[bool]:
-    """Whether this is the only run of the job on PostgreSQL; the guarded writes do elsewhere.
-
-    The lock belongs to the session: a connection that is lost gives it up, whatever happens here.
-    """
-    connection = connections[using]
-    if connection.vendor != "postgresql":
-        yield True
-        return
-    number = int.from_bytes(hashlib.sha256(f"idempotency {job}".encode()).digest()[:8], signed=True)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [number])
-        (alone,) = cursor.fetchone()
-    try:
-        yield alone
-    finally:
-        if alone:
-            _unlock(using, number)
-
-
-def _unlock(using: str, number: int) -> None:
-    try:
-        with connections[using].cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [number])
-    except Error:
-        logger.warning("could not unlock job %s; its session ends instead", number, exc_info=True)
-        connections[using].close()
 
 
 def _reclaim(run: _Run) -> None:
