@@ -131,8 +131,11 @@ class CallingGateway:
             "observers": [LoggingObserver(logger)],
             "classify": decide,
         }
-        waiting = {} if pause is None else {"sleep": pause}
-        self._caller: Caller[Reading] = Caller(self._transport(), self.name, **waiting, **options)
+        self._options = options
+        self._waiting = {} if pause is None else {"sleep": pause}
+        self._caller: Caller[Reading] = Caller(
+            self._transport(), self.name, **self._waiting, **options
+        )
 
     @property
     def longest_call(self) -> float:

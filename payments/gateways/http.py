@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Self
 
 from django.core.exceptions import ImproperlyConfigured
 
-from idempotency.client import BulkheadFull
+from idempotency.client import BulkheadFull, classify
+from idempotency.client.caller import Caller
+from idempotency.client.httpx2_transports import Httpx2Transport
 from idempotency.client.messages import Request
+from idempotency.client.policy import Options
 from idempotency.http.deadlines import current_deadline
 from idempotency.operations import NotSent, Outcome
-from payments.gateways.base import Task
-from payments.gateways.calling import OPTIONS, CallingGateway, options_of, unsent
+from payments.gateways.base import Movement, Task
+from payments.gateways.calling import MAX_ANSWER, OPTIONS, CallingGateway, options_of, unsent
+from payments.gateways.enquiries import Enquiries
 from payments.gateways.readings import collecting
 
 
 class HttpGateway(CallingGateway):
     """A gateway that speaks the language of ``payments.gateways.simulator``."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        # What is asked moves nothing, so the status of its answer is all that the loop has to know.
+        asking: Options = {**self._options, "classify": classify, "hedging": None}
+        transport = Httpx2Transport(max_answer=MAX_ANSWER)
+        caller = Caller(transport, self.name, **self._waiting, **asking)
+        self._enquiries = Enquiries(self.url, caller, self.room)
 
     @classmethod
     def from_settings(cls, **given: Any) -> Self:
@@ -43,6 +56,19 @@ class HttpGateway(CallingGateway):
     def refund(self, *, charge: str, amount: int, reference: str, key: str) -> Outcome:
         order = {"charge": charge, "amount": amount, "reference": reference}
         return self._call("refund", "/refunds", order, key)
+
+    def find_charge(self, *, reference: str, key: str) -> Outcome:
+        return self._enquiries.find("/charges", reference=reference, key=key)
+
+    def find_refund(self, *, charge: str, reference: str, key: str) -> Outcome:
+        return self._enquiries.find("/refunds", reference=reference, key=key)
+
+    def movements(self, *, since: datetime, until: datetime) -> Iterator[Movement]:
+        return self._enquiries.movements(since, until)
+
+    def close(self) -> None:
+        super().close()
+        self._enquiries.close()
 
     def _call(self, task: Task, path: str, order: Mapping[str, Any], key: str) -> Outcome:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}

@@ -107,8 +107,11 @@ class GatewayProcess:
         """``dedupe``, ``down``, ``delay`` (seconds)."""
         self.post("/control", switches).raise_for_status()
 
+    def get(self, path: str) -> httpx2.Response:
+        return self._http.get(self.url + path)
+
     def _get(self, path: str) -> list[dict[str, Any]]:
-        answer = self._http.get(self.url + path).raise_for_status()
+        answer = self.get(path).raise_for_status()
         content: list[dict[str, Any]] = answer.json()
         return content
 

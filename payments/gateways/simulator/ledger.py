@@ -113,12 +113,21 @@ class Books:
         rows = self._select("id = ?", entry_id)
         return rows[0] if rows else None
 
-    def under_key(self, kind: str, key: str) -> list[Entry]:
-        return self._select("kind = ? AND idempotency_key = ?", kind, key)
+    def find(self, kind: str, key: str | None, reference: str | None) -> list[Entry]:
+        """The entries under the key, and those of the reference."""
+        condition = "kind = ? AND (idempotency_key = ? OR reference = ?)"
+        return self._select(condition, kind, key, reference)
 
-    def moved(self) -> list[Entry]:
-        """Every entry that moved money, oldest first."""
-        return self._select("status = 'succeeded'")
+    def moved(
+        self, *, since: str = "", until: str = "~", after: str = "", limit: int = -1
+    ) -> list[Entry]:
+        """The entries that moved money, oldest first: ``limit`` of them, from ``since`` on, before
+        ``until``, and behind the entry ``after``. ("~" is behind every time.)"""
+        condition = (
+            "status = 'succeeded' AND created >= ? AND created < ?"
+            " AND sequence > COALESCE((SELECT sequence FROM entries WHERE id = ?), 0)"
+        )
+        return self._select(condition, since, until, after, limit=limit)
 
     def refunded(self, charge: str) -> int:
         row = self._connection.execute(
@@ -130,9 +139,10 @@ class Books:
         sql = "SELECT 1 FROM requests WHERE key = ? AND entry IS NOT NULL"
         return self._connection.execute(sql, (key,)).fetchone() is not None
 
-    def _select(self, condition: str, *values: str) -> list[Entry]:
-        sql = f"SELECT {_COLUMNS} FROM entries WHERE {condition} ORDER BY sequence"  # noqa: S608 - constants
-        return [Entry(*row) for row in self._connection.execute(sql, values)]
+    def _select(self, condition: str, *values: str | None, limit: int = -1) -> list[Entry]:
+        where = f"WHERE {condition} ORDER BY sequence LIMIT ?"
+        sql = f"SELECT {_COLUMNS} FROM entries {where}"  # noqa: S608 - constants
+        return [Entry(*row) for row in self._connection.execute(sql, (*values, limit))]
 
 
 class Ledger:
@@ -166,6 +176,7 @@ class Ledger:
         elif version != VERSION:
             connection.close()
             raise LedgerError(f"{path} was written by another version; move it away.")
+        connection.execute("CREATE INDEX IF NOT EXISTS entries_reference ON entries (reference)")
         return connection
 
     @contextmanager

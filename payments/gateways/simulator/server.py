@@ -9,6 +9,7 @@ import socketserver
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -133,11 +134,14 @@ class Handler(BaseHTTPRequestHandler):
             raise invalid("Idempotency-Key must be 1 to 255 visible ASCII characters, sent once.")
         return str(keys[0])
 
-    def queried_key(self) -> str:
-        keys = parse_qs(urlsplit(self.path).query).get("key", [])
-        if len(keys) != 1:
-            raise invalid("Give one key: ?key=….")
-        return keys[0]
+    def query(self, *names: str) -> dict[str, str]:
+        """The parameters of the query, each of which is one of these and given once."""
+        given = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        if unknown := sorted(set(given) - set(names)):
+            raise invalid(f"unknown parameters: {', '.join(map(ascii, unknown))}.")
+        if any(len(values) > 1 for values in given.values()):
+            raise invalid("Give each parameter once.")
+        return {name: value for name, (value,) in given.items()}
 
 
 def _charge(request: Handler) -> Answer:
@@ -155,24 +159,45 @@ def _created(outcome: Outcome) -> Answer:
     return 201, outcome.entry.as_dict(), headers
 
 
-def _charges_under_key(request: Handler) -> Answer:
-    return _under_key(request, "charge")
+def _charges(request: Handler) -> Answer:
+    return _find(request, "charge")
 
 
-def _refunds_under_key(request: Handler) -> Answer:
-    return _under_key(request, "refund")
+def _refunds(request: Handler) -> Answer:
+    return _find(request, "refund")
 
 
-def _under_key(request: Handler, kind: str) -> Answer:
+def _find(request: Handler, kind: str) -> Answer:
+    given = request.query("key", "reference")
+    if not given:
+        raise invalid("Give a key or a reference: ?key=….")
     with request.server.desk.ledger.transaction() as books:
-        entries = books.under_key(kind, request.queried_key())
+        entries = books.find(kind, given.get("key"), given.get("reference"))
     return 200, [entry.as_dict() for entry in entries], {}
 
 
 def _ledger(request: Handler) -> Answer:
+    given: dict[str, Any] = dict(request.query("since", "until", "after", "limit"))
+    for name in given.keys() & {"since", "until"}:
+        given[name] = _moment(given[name])
+    if "limit" in given:
+        if not re.fullmatch("[1-9][0-9]{0,3}", given["limit"]):
+            raise invalid("limit must be 1 to 9999.")
+        given["limit"] = int(given["limit"])
     with request.server.desk.ledger.transaction() as books:
-        entries = books.moved()
+        entries = books.moved(**given)
     return 200, [entry.as_dict() for entry in entries], {}
+
+
+def _moment(text: str) -> str:
+    """A moment as the books write it, so that they compare as texts."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise invalid("since and until must be ISO 8601.") from None
+    if moment.tzinfo is None:
+        raise invalid("since and until need an offset.")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _health(request: Handler) -> Answer:
@@ -198,8 +223,8 @@ def _set_control(request: Handler) -> Answer:
 
 
 _GET: dict[str, Callable[[Handler], Answer]] = {
-    "/charges": _charges_under_key,
-    "/refunds": _refunds_under_key,
+    "/charges": _charges,
+    "/refunds": _refunds,
     "/ledger": _ledger,
     "/healthz": _health,
     "/control": _control,

@@ -59,7 +59,7 @@ def read_request(peer: socket.socket) -> bytes:
         for line in head.split(b"\r\n")
         if line.lower().startswith(b"content-length:")
     ]
-    while len(body) < lengths[0]:
+    while len(body) < sum(lengths):
         body += peer.recv(4096)
     return head + b"\r\n\r\n" + body
 
