@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -64,8 +64,19 @@ class Findings:
             doubts.append(Unknown("an attempt was not waited for"))
         return next(iter(doubts + ends[-1:]), None)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an attempt has ended that may have moved the money."""
+        with self._lock:
+            return any(isinstance(end, Unknown) for end in self._ends)
+
 
 _findings: ContextVar[Findings] = ContextVar("findings")
+
+
+def findings() -> Findings:
+    """Those of the call that this code works for."""
+    return _findings.get()
 
 
 @contextmanager
@@ -96,10 +107,18 @@ class Reading:
 class ReadingTransport:
     """The transport below, and every end of an attempt noted in the findings of its call."""
 
-    def __init__(self, transport: Httpx2Transport, *, timeout: float) -> None:
-        """``timeout``: seconds that an attempt has when nobody is in a hurry."""
+    def __init__(
+        self,
+        transport: Httpx2Transport,
+        *,
+        timeout: float,
+        read: Callable[[httpx2.Response], Answer] | None = None,
+    ) -> None:
+        """``timeout``: seconds that an attempt has when nobody is in a hurry. ``read``: for a
+        gateway whose answers are in another language."""
         self._transport = transport
         self._timeout = timeout
+        self._read = read or _read
 
     def send(
         self, request: Request, timeout: float, cancellation: Cancellation | None = None
@@ -117,7 +136,7 @@ class ReadingTransport:
                 raise NoAnswer(Trouble.CANCELLED, none.error) from none.error
             raise
         headers = ReadHeaders(response.headers)
-        headers.answer = _read(response)
+        headers.answer = self._read(response)
         findings.heard(headers.answer.outcome)
         return Reading(response.status_code, headers, response.content)
 
@@ -154,9 +173,14 @@ def _verdict(answer: Answer, repeatable: bool) -> Verdict:
 
 
 def _read(response: httpx2.Response) -> Answer:
+    return classify(response.status_code, response.content, wait_asked_for(response))
+
+
+def wait_asked_for(response: httpx2.Response) -> float | None:
+    """Seconds that the gateway asks to wait; None where it does not, or not so that it can be
+    read."""
     headers = response.headers
-    asked = parse(headers.get("Retry-After"), response_date=headers.get("Date"), now=time.time())
-    return classify(response.status_code, response.content, asked)
+    return parse(headers.get("Retry-After"), response_date=headers.get("Date"), now=time.time())
 
 
 def _unanswered(none: NoAnswer) -> Outcome:
