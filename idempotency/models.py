@@ -52,6 +52,16 @@ class IdempotencyKey(models.Model):
     )
     lease_expires_at = models.DateTimeField(_("lease expires at"), null=True)
     recovery_point = models.CharField(_("recovery point"), max_length=64, default="", blank=True)
+    recovery_point_at = models.DateTimeField(
+        _("recovery point at"),
+        null=True,
+        help_text=_("From then on the outside call may have been made."),
+    )
+    look_up_at = models.DateTimeField(
+        _("look up at"),
+        null=True,
+        help_text=_("When the other side is next asked about the call; empty: at once."),
+    )
     context = models.JSONField(_("context"), null=True)
     failure = models.CharField(_("failure"), max_length=500, default="", blank=True)
     created_at = models.DateTimeField(_("created at"))
