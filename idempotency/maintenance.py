@@ -8,14 +8,12 @@ two do not work on the same rows. Every run is bounded in batches and in time; t
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import UTC, timedelta
 from functools import partial
 from typing import NoReturn
 
-from django.db import InterfaceError, OperationalError, connections, router
+from django.db import InterfaceError, OperationalError, connections
 from django.db.models import DurationField, Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import TruncDate
 
@@ -24,66 +22,16 @@ from idempotency.conf import settings
 from idempotency.core.decisions import Lease
 from idempotency.core.errors import LeaseLost, OutcomeInDoubt, OutcomePending
 from idempotency.core.states import SETTLED
+from idempotency.jobs import Result, Run, reachable, run_job
 from idempotency.models import IdempotencyKey, KeyEvent, StoredResponse
-from idempotency.stores import clock, get_store, locks
+from idempotency.stores import clock
 from idempotency.stores.base import Store
 
 logger = logging.getLogger("idempotency")
 
-#: How long a run goes on before it leaves the rest to the next one.
-BUDGET = timedelta(seconds=60)
 #: How long an operation rests before a job resumes it for the first time, the second and so on; the
 #: last holds for all later ones. A client that asks is not kept waiting by them.
 PAUSES = tuple(timedelta(seconds=pause) for pause in (0, 0, 10, 20, 40, 80, 160, 320, 600, 900))
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one run of a job did."""
-
-    job: str
-    using: str
-    #: Keys failed, operations settled, days created or dropped, rows deleted; with ``dry_run``, how
-    #: many it would have been.
-    done: int = 0
-    #: What went wrong and was logged; none of it kept the rest from being done.
-    failed: int = 0
-    #: The bound was reached and there is more to do.
-    more: bool = False
-    #: Another run of the job was at work, so this one did nothing.
-    busy: bool = False
-    dry_run: bool = False
-    #: Lines for people: the plan of a partition job, and what became of it.
-    details: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Run:
-    """A run under way: its bounds and its tally."""
-
-    using: str
-    dry_run: bool
-    deadline: float
-    done: int = 0
-    failed: int = 0
-    more: bool = False
-    details: list[str] = field(default_factory=list)
-
-    @property
-    def store(self) -> Store:
-        return get_store(self.using)
-
-    @property
-    def out_of_time(self) -> bool:
-        return time.monotonic() >= self.deadline
-
-    def batches(self) -> Iterator[None]:
-        """One turn a batch; reaching the end of it means that there may be more."""
-        for _ in range(settings().max_batches):
-            if self.out_of_time:
-                break
-            yield
-        self.more = True
 
 
 def reclaim_expired_leases(using: str | None = None) -> Result:
@@ -92,7 +40,7 @@ def reclaim_expired_leases(using: str | None = None) -> Result:
     A retry takes such a key over without waiting for this job. Operations past their recovery point
     are left to ``resume_operations``.
     """
-    return _run("reclaim_expired_leases", _reclaim, using)
+    return run_job("reclaim_expired_leases", _reclaim, using)
 
 
 def resume_operations(using: str | None = None) -> Result:
@@ -101,17 +49,17 @@ def resume_operations(using: str | None = None) -> Result:
     Gives an operation up, IN_DOUBT, after ``RESUME_ATTEMPTS``; with the pauses between them the
     default is about three hours. One operation that fails does not keep the next from running.
     """
-    return _run("resume_operations", _resume, using)
+    return run_job("resume_operations", _resume, using)
 
 
 def create_partitions(using: str | None = None) -> Result:
     """Create the days ahead, on PostgreSQL."""
-    return _run("create_partitions", _create, using)
+    return run_job("create_partitions", _create, using)
 
 
 def drop_expired_partitions(using: str | None = None, *, dry_run: bool = False) -> Result:
     """Drop the days that are older than the retention and that no key needs, on PostgreSQL."""
-    return _run("drop_expired_partitions", _drop, using, dry_run)
+    return run_job("drop_expired_partitions", _drop, using, dry_run)
 
 
 def prune_expired_keys(using: str | None = None, *, dry_run: bool = False) -> Result:
@@ -119,27 +67,10 @@ def prune_expired_keys(using: str | None = None, *, dry_run: bool = False) -> Re
 
     Never deletes PROCESSING or IN_DOUBT. A key need not be pruned to be used again.
     """
-    return _run("prune_expired_keys", _prune, using, dry_run)
+    return run_job("prune_expired_keys", _prune, using, dry_run)
 
 
-def _run(
-    job: str, work: Callable[[_Run], None], using: str | None, dry_run: bool = False
-) -> Result:
-    alias = using or router.db_for_write(IdempotencyKey)
-    with locks.alone(alias, job) as alone:
-        if not alone:
-            logger.info("%s: another run is at work on %s, so this one leaves", job, alias)
-            return Result(job, alias, busy=True, dry_run=dry_run)
-        run = _Run(alias, dry_run, deadline=time.monotonic() + BUDGET.total_seconds())
-        work(run)
-    result = Result(
-        job, alias, run.done, run.failed, run.more, dry_run=dry_run, details=tuple(run.details)
-    )
-    logger.log(logging.INFO if run.done or run.failed else logging.DEBUG, "%s", result)
-    return result
-
-
-def _reclaim(run: _Run) -> None:
+def _reclaim(run: Run) -> None:
     chosen = settings()
     for _ in run.batches():
         reclaimed = run.store.reclaim(
@@ -150,7 +81,7 @@ def _reclaim(run: _Run) -> None:
             return
 
 
-def _resume(run: _Run) -> None:
+def _resume(run: Run) -> None:
     chosen = settings()
     seen: set[int] = set()
     for _ in run.batches():
@@ -178,7 +109,7 @@ def _hopeless(using: str, ids: list[int]) -> set[int]:
     return set(tried.values_list("pk", flat=True))
 
 
-def _resume_one(run: _Run, key_id: int, *, give_up: bool) -> None:
+def _resume_one(run: Run, key_id: int, *, give_up: bool) -> None:
     try:
         lease = run.store.take_over(key_id, settings().lease)
         if lease is None:
@@ -195,18 +126,13 @@ def _resume_one(run: _Run, key_id: int, *, give_up: bool) -> None:
     except LeaseLost:
         return
     except Exception as error:
-        if isinstance(error, (InterfaceError, OperationalError)) and not _reachable(run.using):
+        if isinstance(error, (InterfaceError, OperationalError)) and not reachable(run.using):
             raise
         # Its lease runs out and it is tried again; the next operation must not wait for that.
         logger.exception("could not resume the operation of key %s", key_id)
         run.failed += 1
         return
     run.done += 1
-
-
-def _reachable(using: str) -> bool:
-    connection = connections[using]
-    return connection.connection is not None and connection.is_usable()
 
 
 def _give_up(store: Store, lease: Lease) -> NoReturn:
@@ -222,15 +148,15 @@ def _give_up(store: Store, lease: Lease) -> NoReturn:
     raise OutcomeInDoubt
 
 
-def _create(run: _Run) -> None:
+def _create(run: Run) -> None:
     _carry_out(run, partitions.plan(run.using, create=True), partitions.Action.CREATE)
 
 
-def _drop(run: _Run) -> None:
+def _drop(run: Run) -> None:
     _carry_out(run, partitions.plan(run.using, retire=True), partitions.Action.DROP)
 
 
-def _carry_out(run: _Run, steps: list[partitions.Step], counted: partitions.Action) -> None:
+def _carry_out(run: Run, steps: list[partitions.Step], counted: partitions.Action) -> None:
     if run.dry_run:
         run.done = sum(step.action is counted for step in steps)
         run.details += [str(step) for step in steps]
@@ -241,7 +167,7 @@ def _carry_out(run: _Run, steps: list[partitions.Step], counted: partitions.Acti
             run.details.append(str(outcome))
 
 
-def _prune(run: _Run) -> None:
+def _prune(run: Run) -> None:
     store, limit = run.store, settings().batch_size
     _walk(run, lambda after: store.prune_expired(limit=limit, after_id=after, dry_run=run.dry_run))
     if connections[run.using].vendor != "postgresql":
@@ -249,7 +175,7 @@ def _prune(run: _Run) -> None:
             _walk(run, partial(_prune_old, rows, limit, run.dry_run))
 
 
-def _walk(run: _Run, prune: Callable[[int], tuple[int, int | None]]) -> None:
+def _walk(run: Run, prune: Callable[[int], tuple[int, int | None]]) -> None:
     """Walk a table by its primary key. Only batches that deleted something count to the bound:
     behind long-lived keys there may be expired ones."""
     after: int | None = 0

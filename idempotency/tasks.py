@@ -14,7 +14,7 @@ from typing import Any
 from celery import shared_task
 from celery.schedules import crontab
 
-# A job stops by itself after ``maintenance.BUDGET``, a minute. The limits are for one that hangs,
+# A job stops by itself after ``jobs.BUDGET``, a minute. The limits are for one that hangs,
 # and below the visibility timeout of a Redis broker, which would hand it to a second worker.
 _OPTIONS: dict[str, Any] = {
     "ignore_result": True,

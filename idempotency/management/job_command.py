@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from idempotency.maintenance import Result
+from idempotency.jobs import Result
 
 #: Something went wrong; the log says what, the rest was done.
 FAILED = 1

@@ -10,7 +10,7 @@ import pytest
 from celery.schedules import crontab
 
 from config.celery import app
-from idempotency import maintenance, tasks
+from idempotency import jobs, maintenance, tasks
 
 JOBS = [
     "reclaim_expired_leases",
@@ -43,7 +43,7 @@ def test_a_task_may_be_lost_repeated_and_cut_short(job: str) -> None:
     assert task.ignore_result
     # A job stops by itself first; then Celery asks, then it kills, then a broker would redeliver.
     visibility = app.conf.broker_transport_options["visibility_timeout"]
-    assert maintenance.BUDGET.total_seconds() < task.soft_time_limit < task.time_limit < visibility
+    assert jobs.BUDGET.total_seconds() < task.soft_time_limit < task.time_limit < visibility
 
 
 def test_the_schedule_runs_every_job_and_expires_what_queues() -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 from idempotency import maintenance
+from idempotency.jobs import Result
 from idempotency.management.job_command import JobCommand
 
 
 class Command(JobCommand):
     help = "Create the day partitions ahead (PostgreSQL)."
 
-    def run(self, **options: Any) -> maintenance.Result:
+    def run(self, **options: Any) -> Result:
         return maintenance.create_partitions(**options)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from idempotency import maintenance
+from idempotency.jobs import Result
 from idempotency.management.job_command import JobCommand
 
 
@@ -10,5 +11,5 @@ class Command(JobCommand):
     help = "Delete the keys that have expired."
     deletes = True
 
-    def run(self, **options: Any) -> maintenance.Result:
+    def run(self, **options: Any) -> Result:
         return maintenance.prune_expired_keys(**options)

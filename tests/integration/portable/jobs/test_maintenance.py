@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from idempotency import maintenance, partitions, signals
+from idempotency import jobs, maintenance, partitions, signals
 from idempotency.core.decisions import Busy, InDoubt, Replay
 from idempotency.core.states import State
 from idempotency.http.requests import build_policy
@@ -73,7 +73,7 @@ def test_reclaiming_waits_for_the_grace(settings: Any, frozen: None) -> None:
 
 
 def test_a_job_stops_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "BUDGET", timedelta(0))
+    monkeypatch.setattr(jobs, "BUDGET", timedelta(0))
     named().won(lease=timedelta(0))
 
     result = maintenance.reclaim_expired_leases()
@@ -233,7 +233,7 @@ def test_resuming_stops_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> 
         abandoned(name)
 
     def slow() -> Outcome:
-        monkeypatch.setattr(maintenance._Run, "out_of_time", True)
+        monkeypatch.setattr(jobs.Run, "out_of_time", True)
         return Done({"id": 1})
 
     Shipment.answers |= {"a": slow, "b": slow}
