@@ -17,6 +17,7 @@ from idempotency.client import (
     BreakerPolicy,
     BreakerRegistry,
     BudgetPolicy,
+    BulkheadFull,
     CircuitBreaker,
     DeadlineExceeded,
     FullJitter,
@@ -158,6 +159,14 @@ class CallingGateway:
     def close(self) -> None:
         """Close this process's connections; a later call opens new ones."""
         self._caller.close()
+
+    def _in_room(self, reference: str, call: Callable[[], Outcome]) -> Outcome:
+        """Make a call in the place that was kept for it, or in another."""
+        try:
+            with self.room.hold(reference):
+                return call()
+        except BulkheadFull as full:
+            return NotSent("too many calls of the gateway are under way", full.retry_after)
 
     def _transport(self) -> Transport[Reading]:
         return ReadingTransport(Httpx2Transport(max_answer=MAX_ANSWER), timeout=self.timeout)

@@ -9,13 +9,13 @@ from typing import Any, Self
 
 from django.core.exceptions import ImproperlyConfigured
 
-from idempotency.client import BulkheadFull, classify
+from idempotency.client import classify
 from idempotency.client.caller import Caller
 from idempotency.client.httpx2_transports import Httpx2Transport
 from idempotency.client.messages import Request
 from idempotency.client.policy import Options
 from idempotency.http.deadlines import current_deadline
-from idempotency.operations import NotSent, Outcome
+from idempotency.operations import Outcome
 from payments.gateways.base import Movement, Task
 from payments.gateways.calling import MAX_ANSWER, OPTIONS, CallingGateway, options_of, unsent
 from payments.gateways.enquiries import Enquiries
@@ -75,9 +75,10 @@ class HttpGateway(CallingGateway):
         request = Request("POST", self.url + path, headers, json.dumps(order).encode())
         # None in a job, which takes the time that recovery needs.
         deadline = current_deadline()
-        try:
-            with self.room.hold(order["reference"]), collecting() as findings:
+
+        def call() -> Outcome:
+            with collecting() as findings:
                 result = self._caller.perform(request, operation=task, key=key, deadline=deadline)
-        except BulkheadFull as full:
-            return NotSent("too many calls of the gateway are under way", full.retry_after)
-        return findings.outcome() or unsent(result)
+            return findings.outcome() or unsent(result)
+
+        return self._in_room(order["reference"], call)
