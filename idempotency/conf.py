@@ -49,6 +49,8 @@ DEFAULTS: dict[str, Any] = {
     "PARTITION_DAYS_ALARM": 3,
     "RECLAIM_GRACE": 0,
     "RESUME_ATTEMPTS": 20,
+    "OUTBOX_THREADS": 16,
+    "OUTBOX_RETENTION": 30 * 24 * 3600,
     "BATCH_SIZE": 1000,
     "MAX_BATCHES": 100,
     "REDIS_URL": None,
@@ -67,6 +69,7 @@ _DURATIONS = frozenset(
         "WAIT",
         "MAX_DEADLINE",
         "RETENTION",
+        "OUTBOX_RETENTION",
         "RECLAIM_GRACE",
         "REDIS_TIMEOUT",
     }
@@ -85,6 +88,7 @@ _NUMBERS = {
     "RETRY_BUDGET_RATIO": (0.0, 1000.0),
     "RETRY_BUDGET_FLOOR": (0, 1_000_000_000),
     "RETRY_BUDGET_WINDOW": (1, 3600),
+    "OUTBOX_THREADS": (1, 200),
 }
 #: The values that a setting, or a view's policy of the same name, may have.
 CHOICES = {
@@ -124,6 +128,8 @@ class Settings:
     partition_days_alarm: int
     reclaim_grace: timedelta
     resume_attempts: int
+    outbox_threads: int
+    outbox_retention: timedelta
     batch_size: int
     max_batches: int
     redis_url: str | None

@@ -23,7 +23,7 @@ PAUSE = 10.0
 
 def nudge_on_commit(using: str) -> None:
     """Nudge a dispatcher when the transaction commits; several messages cost one nudge."""
-    transaction.on_commit(lambda: _nudge(using), using=using, robust=True)
+    transaction.on_commit(lambda: nudge(using), using=using, robust=True)
 
 
 class _Rhythm:
@@ -52,7 +52,8 @@ class _Rhythm:
 _rhythms: dict[str, _Rhythm] = {}
 
 
-def _nudge(using: str) -> None:
+def nudge(using: str) -> None:
+    """Ask Celery, where it is configured, for a run of the dispatcher."""
     rhythm = _rhythms.setdefault(using, _Rhythm())
     wait = rhythm.take()
     if wait is None:

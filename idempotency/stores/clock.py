@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from django.db.models import DateTimeField, Value
+from django.db.models import DateTimeField, DurationField, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
@@ -29,3 +29,8 @@ def now() -> Combinable:
     if _frozen is not None:
         return Value(_frozen, output_field=DateTimeField())
     return Now()
+
+
+def after(delta: timedelta) -> Combinable:
+    """The database's time ``delta`` from now, or ago when it is negative."""
+    return now() + Value(delta, output_field=DurationField())
