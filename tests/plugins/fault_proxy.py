@@ -118,7 +118,7 @@ class FaultProxy:
         # A client that goes away, or a server that is not there, ends the connection only.
         try:
             with contextlib.suppress(OSError, h11.RemoteProtocolError):
-                while (request := _Message.read(client, h11.SERVER)) is not None:
+                while (request := Message.read(client, h11.SERVER)) is not None:
                     if not self._meet(client, request):
                         return
         finally:
@@ -126,13 +126,13 @@ class FaultProxy:
                 self._open.discard(client)
             client.close()
 
-    def _meet(self, client: socket.socket, request: _Message) -> bool:
+    def _meet(self, client: socket.socket, request: Message) -> bool:
         """Let the request meet its fault; whether the connection goes on."""
         fault = self._next(request.head)
         if fault is Fault.RESET:
             _reset(client)
             return False
-        answer = self._ask(request)
+        answer = self.ask(request)
         if fault is Fault.PASS:
             client.sendall(answer.raw)
             return answer.keeps_alive
@@ -151,10 +151,11 @@ class FaultProxy:
             self.counts[fault] += 1
         return fault
 
-    def _ask(self, request: _Message) -> _Message:
+    def ask(self, request: Message) -> Message:
+        """The server's answer. A subclass may have its own say."""
         with socket.create_connection(self._upstream, PATIENCE) as server:
             server.sendall(request.raw)
-            answer = _Message.read(server, h11.CLIENT, request)
+            answer = Message.read(server, h11.CLIENT, request)
         if answer is None:
             raise ConnectionError("the server closed the connection")
         return answer
@@ -172,7 +173,7 @@ class FaultProxy:
                 return
 
 
-class _Message:
+class Message:
     """One request or answer, in the bytes it came in."""
 
     def __init__(self, raw: bytes, events: list[h11.Event], keeps_alive: bool) -> None:
@@ -183,9 +184,7 @@ class _Message:
         self.body = b"".join(bytes(it.data) for it in events if isinstance(it, h11.Data))
 
     @classmethod
-    def read(
-        cls, peer: socket.socket, role: Any, request: _Message | None = None
-    ) -> _Message | None:
+    def read(cls, peer: socket.socket, role: Any, request: Message | None = None) -> Message | None:
         """The peer's next message, to us in that role; None where it has closed the connection.
 
         An answer's end depends on its request: that of a HEAD has no body.
