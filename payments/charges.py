@@ -16,6 +16,7 @@ from django.db.models import F, QuerySet
 from payments import ids, ledger
 from payments.exceptions import ChargeNotFound, NotPending
 from payments.models import Charge, LedgerAccount, LedgerTransaction, Merchant
+from payments.webhooks import events
 
 _ID = ids.pattern("ch")
 
@@ -49,17 +50,20 @@ def succeed(*, public_id: str, gateway_reference: str) -> Charge:
         amounts={clearing: -charge.amount, owner: charge.amount},
         charge=charge,
     )
+    events.charge(charge)
     return charge
 
 
 def decline(*, public_id: str, code: str, gateway_reference: str = "") -> Charge:
     """The gateway refused. Raises `NotPending`."""
-    return _leave_pending(
+    charge = _leave_pending(
         public_id,
         status=Charge.Status.DECLINED,
         decline_code=code,
         gateway_reference=gateway_reference,
     )
+    events.charge(charge)
+    return charge
 
 
 def withdraw(*, public_id: str) -> Charge:

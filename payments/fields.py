@@ -66,6 +66,17 @@ class AmountField(Present, serializers.IntegerField):
         return data
 
 
+class FlagField(Present, serializers.BooleanField):
+    """`true` or `false`, and nothing that Python takes for either."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        if _from_form(self) and data in ("true", "false"):
+            return bool(data == "true")
+        if type(data) is not bool:
+            self.fail("invalid", input=data)
+        return data
+
+
 @extend_schema_field({"type": "string", "enum": list(currencies.CODES)})
 class CurrencyField(Present, serializers.ChoiceField):
     """An active ISO 4217 code, in capitals."""

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from payments import currencies, ids
 from payments.reconciliation.models import LedgerDifference as LedgerDifference
+from payments.webhooks.models import WebhookEndpoint as WebhookEndpoint
 
 #: The largest amount of one movement, in minor units: twelve digits.
 MAX_AMOUNT = 999_999_999_999
@@ -226,33 +227,6 @@ class Transfer(Movement):
                 condition=~Q(sender=F("recipient")), name="payments_transfer_two_accounts"
             ),
         ]
-
-
-class WebhookEndpoint(models.Model):
-    """Where a merchant wants to be told. The merchant chooses the id, so a PUT needs no key."""
-
-    merchant = models.ForeignKey(
-        Merchant, on_delete=models.PROTECT, related_name="webhook_endpoints", db_index=False
-    )
-    endpoint_id = models.CharField(_("id"), max_length=64)
-    url = models.CharField(_("URL"), max_length=2048)
-    created = models.DateTimeField(_("created"), auto_now_add=True)
-    updated = models.DateTimeField(_("updated"), auto_now=True)
-
-    class Meta:
-        verbose_name = _("webhook endpoint")
-        verbose_name_plural = _("webhook endpoints")
-        constraints = [
-            models.UniqueConstraint(
-                fields=["merchant", "endpoint_id"], name="payments_webhookendpoint_id_unique"
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return self.endpoint_id
-
-    def get_absolute_url(self) -> str:
-        return reverse("payments:webhook-endpoint", args=[self.endpoint_id])
 
 
 class LedgerAccount(models.Model):

@@ -23,6 +23,7 @@ from payments.exceptions import (
     RefundNotFound,
 )
 from payments.models import Charge, LedgerAccount, LedgerTransaction, Merchant, Refund
+from payments.webhooks import events
 
 _ID = ids.pattern("re")
 _PENDING = LedgerAccount.Kind.REFUNDS_PENDING.value
@@ -61,12 +62,15 @@ def succeed(*, public_id: str, gateway_reference: str) -> Refund:
         },
         refund=refund,
     )
+    events.refund(refund)
     return refund
 
 
 def fail(*, public_id: str, code: str) -> Refund:
     """The gateway refused: the merchant gets the amount back. Raises `NotPending`."""
-    return _give_back(public_id, status=Refund.Status.FAILED, failure_code=code)
+    refund = _give_back(public_id, status=Refund.Status.FAILED, failure_code=code)
+    events.refund(refund)
+    return refund
 
 
 def withdraw(*, public_id: str) -> Refund:

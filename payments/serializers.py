@@ -10,18 +10,16 @@ from payments import ids
 from payments.fields import (
     AmountField,
     CurrencyField,
+    FlagField,
     MetadataField,
     MetadataTextField,
     TextField,
 )
 from payments.models import Charge, Refund
+from payments.webhooks import addresses
 
 ACCOUNT_ID = ids.pattern("acct")
 SOURCE = re.compile(r"\Atok_[0-9a-z_]{1,60}\Z")
-# Visible ASCII after the host: the URL is called as it is stored, nothing in it is encoded anew.
-WEB_URL = re.compile(
-    r"\Ahttps?://[0-9A-Za-z]([0-9A-Za-z.\-]{0,250}[0-9A-Za-z])?(:[0-9]{1,5})?([/?][\x21-\x7e]*)?\Z"
-)
 ENDPOINT_ID = re.compile(r"[0-9A-Za-z_\-]{1,64}")
 # The spelling of the key as a body field; `idempotency` reads and checks it before the view runs.
 _TOKEN = re.compile(r"\A[\x21-\x7e]{1,255}\Z")
@@ -106,7 +104,13 @@ class TransferRequest(StrictSerializer):
 class WebhookEndpointRequest(StrictSerializer):
     """Where to send events."""
 
-    url = TextField(max_length=2048, pattern=WEB_URL, help_text="An http or https URL.")
+    url = TextField(
+        max_length=2048,
+        pattern=addresses.URL,
+        error_messages={"pattern": addresses.FORM},
+        help_text="https, with a host name that leads to public addresses only.",
+    )
+    enabled = FlagField(default=True, help_text="Whether events are sent to it.")
 
 
 class ChargeRepresentation(serializers.Serializer[Charge]):
@@ -163,8 +167,13 @@ class TransferRepresentation(serializers.Serializer[Any]):
 class WebhookEndpointRepresentation(serializers.Serializer[Any]):
     id = serializers.CharField(source="endpoint_id")
     url = serializers.CharField()
+    enabled = serializers.BooleanField()
     created = serializers.DateTimeField()
     updated = serializers.DateTimeField()
+
+
+class WebhookEndpointWithSecret(WebhookEndpointRepresentation):
+    secret = serializers.CharField(help_text="What messages to it are signed with.")
 
 
 class BalanceLine(serializers.Serializer[Any]):

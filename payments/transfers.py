@@ -5,6 +5,7 @@ from django.db.models import Q
 from payments import ids, ledger
 from payments.exceptions import AccountNotFound, SameAccount, TransferNotFound
 from payments.models import LedgerTransaction, Merchant, Transfer
+from payments.webhooks import events
 
 _ID = ids.pattern("tr")
 
@@ -38,6 +39,7 @@ def create(
     ledger.post(
         kind=LedgerTransaction.Kind.TRANSFER, amounts=amounts, accounts=accounts, transfer=transfer
     )
+    events.transfer(transfer)
     return transfer
 
 

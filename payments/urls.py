@@ -5,6 +5,7 @@ from django.urls.converters import StringConverter
 
 from payments import health, problems, views
 from payments.problem_pages import problem_page
+from payments.webhooks.views import WebhookEndpointView
 
 app_name = "payments"
 
@@ -27,7 +28,7 @@ urlpatterns = [
     path("v1/balance", views.BalanceView.as_view(), name="balance"),
     path(
         "v1/webhook-endpoints/<str:endpoint_id>",
-        views.WebhookEndpointView.as_view(),
+        WebhookEndpointView.as_view(),
         name="webhook-endpoint",
     ),
     path("v1/idempotency-keys/<anytext:key>", views.KeyView.as_view(), name="idempotency-key"),

@@ -18,7 +18,6 @@ from payments import (
     problems,
     refunds,
     transfers,
-    webhooks,
 )
 from payments import serializers as shapes
 from payments.api import MerchantScope, PaymentsView, validated
@@ -226,48 +225,6 @@ class BalanceView(PaymentsView):
         balances = ledger.balances(merchant=self.merchant)
         lines = [{"currency": currency, "amount": amount} for currency, amount in balances]
         return Response({"data": lines})
-
-
-class WebhookEndpointView(PaymentsView):
-    """PUT is idempotent by itself, and the client chooses the id: no key is needed."""
-
-    @extend_schema(
-        operation_id="put_webhook_endpoint",
-        summary="Create or replace a webhook endpoint",
-        description="Idempotent by its method, so it takes no key: the client names the endpoint.",
-        request=openapi.body_of(shapes.WebhookEndpointRequest),
-        parameters=[openapi.ENDPOINT_ID, openapi.LOCATION],
-        responses={
-            200: shapes.WebhookEndpointRepresentation,
-            201: shapes.WebhookEndpointRepresentation,
-            **problem_responses(*ALWAYS, *BODY),
-        },
-    )
-    def put(self, request: Request, endpoint_id: str) -> Response:
-        shapes.check_endpoint_id(endpoint_id)
-        data = validated(shapes.WebhookEndpointRequest, request)
-        endpoint, created = webhooks.put(
-            merchant=self.merchant, endpoint_id=endpoint_id, url=data["url"]
-        )
-        shown = shapes.WebhookEndpointRepresentation(endpoint).data
-        if not created:
-            return Response(shown)
-        headers = {"Location": endpoint.get_absolute_url()}
-        return Response(shown, status=status.HTTP_201_CREATED, headers=headers)
-
-    @extend_schema(
-        operation_id="get_webhook_endpoint",
-        summary="Show a webhook endpoint",
-        parameters=[openapi.ENDPOINT_ID],
-        responses={
-            200: shapes.WebhookEndpointRepresentation,
-            **problem_responses(*ALWAYS, "not_found", "invalid_request"),
-        },
-    )
-    def get(self, request: Request, endpoint_id: str) -> Response:
-        shapes.check_endpoint_id(endpoint_id)
-        endpoint = webhooks.get(merchant=self.merchant, endpoint_id=endpoint_id)
-        return Response(shapes.WebhookEndpointRepresentation(endpoint).data)
 
 
 class KeyView(MerchantScope, PaymentsView, IdempotencyKeyView):  # type: ignore[misc]

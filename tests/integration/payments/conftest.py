@@ -23,6 +23,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.postgresql)
 
 
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name is looked up but this machine's: tests do not depend on a network."""
+    from payments.webhooks import addresses
+
+    def look_up(host: str, port: int) -> list[str]:
+        if host == "localhost":
+            return ["127.0.0.1"]
+        raise addresses.LookUpFailed(f"{host} is not known to tests")
+
+    monkeypatch.setattr(addresses, "look_up", look_up)
+
+
 @pytest.fixture
 def acme(db: None) -> Api:
     from tests.integration.payments.api import new_api

@@ -1,0 +1,47 @@
+"""Webhook endpoints. The merchant names each one, so writing it twice is writing it once."""
+
+from payments.exceptions import WebhookEndpointNotFound
+from payments.models import Merchant, WebhookEndpoint
+from payments.webhooks import addresses
+
+
+def put(
+    *, merchant: Merchant, endpoint_id: str, url: str, enabled: bool = True
+) -> tuple[WebhookEndpoint, bool]:
+    """The endpoint, and whether it is new. Raises `addresses.RefusedUrl`.
+
+    Its secret is made with it and stays: a merchant who wants another one puts another endpoint,
+    and switches this one off once the receiver knows both.
+    """
+    # Before the transaction, as it asks the network.
+    addresses.check(url)
+    return WebhookEndpoint.objects.update_or_create(
+        merchant=merchant, endpoint_id=endpoint_id, defaults={"url": url, "enabled": enabled}
+    )
+
+
+def get(*, merchant: Merchant, endpoint_id: str) -> WebhookEndpoint:
+    """Raises `WebhookEndpointNotFound`, also when it is somebody else's."""
+    try:
+        return WebhookEndpoint.objects.get(merchant=merchant, endpoint_id=endpoint_id)
+    except WebhookEndpoint.DoesNotExist:
+        raise WebhookEndpointNotFound("There is no such webhook endpoint.") from None
+
+
+def listening(*, merchant_ids: set[int]) -> list[WebhookEndpoint]:
+    """The enabled endpoints of these merchants."""
+    endpoints = WebhookEndpoint.objects.filter(merchant__in=merchant_ids, enabled=True)
+    return list(endpoints.select_related("merchant").order_by("pk"))
+
+
+def at(*, destination: str) -> WebhookEndpoint | None:
+    """The endpoint that the outbox knows by this name."""
+    account, _, endpoint_id = destination.partition("/")
+    endpoints = WebhookEndpoint.objects.select_related("merchant")
+    return endpoints.filter(merchant__public_id=account, endpoint_id=endpoint_id).first()
+
+
+def disable(*, endpoint: WebhookEndpoint) -> None:
+    """Send it nothing any more, unless its merchant has given it another URL meanwhile."""
+    gone = WebhookEndpoint.objects.filter(pk=endpoint.pk, url=endpoint.url)
+    gone.update(enabled=False)
