@@ -277,6 +277,13 @@ PAYMENTS_GATEWAY = {
     "REDIS_URL": REDIS_URL or None,
 }
 
+PAYMENTS_WEBHOOKS = {
+    # Never in production: whoever may write an endpoint could call what listens on this machine.
+    "ALLOW_LOOPBACK": DEMO,
+    # What the gateway signs its events with; the newest first, the others until nobody uses them.
+    "GATEWAY_SECRETS": env.list("GATEWAY_WEBHOOK_SECRETS", default=[]),
+}
+
 # --- Logs -----------------------------------------------------------------------------------------
 
 LOG_LEVEL = env.str("LOG_LEVEL", default="INFO")
