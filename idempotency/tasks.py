@@ -1,4 +1,5 @@
-"""The scheduled jobs as Celery tasks. Thin: what they do is in ``maintenance.py``.
+"""The scheduled jobs as Celery tasks. Thin: what they do is in ``maintenance.py`` and
+``outbox/jobs.py``.
 
 >>> from idempotency.tasks import beat_schedule
 >>> app.conf.beat_schedule = beat_schedule()  # doctest: +SKIP
@@ -61,17 +62,34 @@ def prune_expired_keys(using: str | None = None) -> None:
     _run("prune_expired_keys", using)
 
 
-def beat_schedule(recovery_seconds: float = 10.0, using: str | None = None) -> dict[str, Any]:
-    """The schedule of all five jobs, for ``app.conf.beat_schedule``.
+@_task
+def dispatch_outbox(using: str | None = None) -> None:
+    from idempotency.outbox import jobs
 
-    ``recovery_seconds``: between two runs of the jobs that recover what a crash left behind. A run
-    that is still queued when the next one is due expires, so a stopped worker leaves no pile.
+    jobs.dispatch_outbox(using)
+
+
+@_task
+def prune_outbox(using: str | None = None) -> None:
+    from idempotency.outbox import jobs
+
+    jobs.prune_outbox(using)
+
+
+def beat_schedule(recovery_seconds: float = 10.0, using: str | None = None) -> dict[str, Any]:
+    """The schedule of all jobs, for ``app.conf.beat_schedule``.
+
+    ``recovery_seconds``: between two runs of the jobs that recover what a crash left behind, and of
+    the dispatcher, which hears of new messages sooner where the broker can be reached. A run that
+    is still queued when the next one is due expires, so a stopped worker leaves no pile.
     ``using``: the database alias; by default the one that keys are written to.
     """
     plan: dict[str, tuple[Any, float]] = {
         "reclaim_expired_leases": (recovery_seconds, recovery_seconds),
         "resume_operations": (recovery_seconds, recovery_seconds),
+        "dispatch_outbox": (recovery_seconds, recovery_seconds),
         "prune_expired_keys": (crontab(minute="*/10"), 600),
+        "prune_outbox": (crontab(minute="5-59/10"), 600),
         # Hourly although days change daily: one that failed is repeated long before it matters.
         "create_partitions": (crontab(minute=7), 3600),
         "drop_expired_partitions": (crontab(minute=37), 3600),

@@ -44,7 +44,7 @@ def dispatch_outbox(using: str | None = None) -> Result:
             tally = dispatcher.run(out_of_time)
             run.done, run.failed = tally.delivered, tally.dead
             run.more = out_of_time()
-            run.details.append(f"{tally.retried} will be tried again")
+            run.details[:] = [f"{tally.retried} to be tried again"] if tally.retried else []
 
         result = run_job("dispatch_outbox", work, dispatcher.using)
         # A run that came while this one ended found the lock taken and left its message behind.
@@ -102,5 +102,7 @@ def _delete(using: str, prunable: QuerySet[OutboxMessage]) -> int:
     with transaction.atomic(using=using):
         # Locked, so that an operator's re-send either came before or finds nothing.
         ids = list(prunable.select_for_update().values_list("pk", flat=True))
+        if not ids:
+            return 0
         DeliveryEvent.objects.using(using).filter(message_id__in=ids)._raw_delete(using)
         return OutboxMessage.objects.using(using).filter(pk__in=ids)._raw_delete(using)

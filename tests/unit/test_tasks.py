@@ -11,20 +11,23 @@ from celery.schedules import crontab
 
 from config.celery import app
 from idempotency import jobs, maintenance, tasks
+from idempotency.outbox import jobs as outbox_jobs
 
-JOBS = [
-    "reclaim_expired_leases",
-    "resume_operations",
-    "create_partitions",
-    "drop_expired_partitions",
-    "prune_expired_keys",
-]
+JOBS = {
+    "reclaim_expired_leases": maintenance,
+    "resume_operations": maintenance,
+    "create_partitions": maintenance,
+    "drop_expired_partitions": maintenance,
+    "prune_expired_keys": maintenance,
+    "dispatch_outbox": outbox_jobs,
+    "prune_outbox": outbox_jobs,
+}
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_each_job_is_a_task_of_that_name(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(maintenance, job, calls.append)
+    monkeypatch.setattr(JOBS[job], job, calls.append)
     task = getattr(tasks, job)
 
     task.run("other")
@@ -53,10 +56,15 @@ def test_the_schedule_runs_every_job_and_expires_what_queues() -> None:
         f"idempotency.{job}" for job in JOBS
     )
     assert all(entry["task"] in app.tasks for entry in schedule.values())
-    for job in ("reclaim_expired_leases", "resume_operations"):
+    for job in ("reclaim_expired_leases", "resume_operations", "dispatch_outbox"):
         entry = schedule[f"idempotency.{job}"]
         assert (entry["schedule"], entry["options"]) == (3.0, {"expires": 3.0})
-    for job in ("create_partitions", "drop_expired_partitions", "prune_expired_keys"):
+    for job in (
+        "create_partitions",
+        "drop_expired_partitions",
+        "prune_expired_keys",
+        "prune_outbox",
+    ):
         entry = schedule[f"idempotency.{job}"]
         assert isinstance(entry["schedule"], crontab)
         assert entry["options"]["expires"] <= 3600
@@ -74,4 +82,4 @@ def test_the_schedule_is_read_before_django_is_set_up() -> None:
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert ran.stdout.strip() == "5"
+    assert ran.stdout.strip() == str(len(JOBS))

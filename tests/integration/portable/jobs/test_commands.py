@@ -30,7 +30,7 @@ def command(name: str, *options: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", [*JOBS, "dispatch_outbox", "prune_outbox"])
 def test_each_job_has_a_command_that_says_what_it_did(job: str) -> None:
     assert command(job) == f"{job} on default: 0 done\n"
     assert command(job, "--verbosity", "0") == ""
