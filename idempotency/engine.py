@@ -235,8 +235,8 @@ class Engine:
                 self.waiter.announce(lease.digest)
 
     def _work(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
-        attempt = _Attempt(self.store, lease, request, work)
         commit = Commit(self.store.using)
+        attempt = _Attempt(self.store, lease, request, work, commit)
         try:
             with transaction.atomic(using=self.store.using, durable=True):
                 commit.watch()
@@ -308,10 +308,13 @@ class Engine:
 class _Attempt(Generic[R]):
     """One run of the handler inside the work's transaction, and what it came to."""
 
-    def __init__(self, store: Store, lease: Lease, request: KeyedRequest, work: Work[R]) -> None:
+    def __init__(
+        self, store: Store, lease: Lease, request: KeyedRequest, work: Work[R], commit: Commit
+    ) -> None:
         self.store, self.lease, self.request, self.work = store, lease, request, work
+        self.commit = commit
         self.execution = Execution(store, lease, request.policy)
-        #: Everything but the COMMIT has been done.
+        #: From here on a broken connection leaves open whether the transaction was committed.
         self.finished = False
         self.response: R | None = None
         self.recorded: RecordedResponse
@@ -348,7 +351,8 @@ class _Attempt(Generic[R]):
             transaction.set_rollback(True, using=self.store.using)
             return
         kept = self.recorded.within(policy.max_response_bytes)
-        day = self.store.complete(self.lease, kept, policy.ttl)
+        self.finished = True
+        day = self.store.complete(self.lease, kept, policy.ttl, commit=self.commit.ours)
         if day != self.lease.response_day:
             partitions.forget_day(self.store.using, self.lease.response_day)
 

@@ -123,14 +123,13 @@ class Scope:
     tenant: str
     key: str = field(repr=False)
     per_route: bool = True
+    #: SHA-256 (32 bytes) of the scope: the unique column of the key table.
+    digest: bytes = field(init=False, repr=False, compare=False)
 
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 (32 bytes) of the scope: the unique column of the key table."""
+    def __post_init__(self) -> None:
         route = self.route if self.per_route else ""
-        return hashlib.sha256(
-            length_prefixed(_SCOPE_DOMAIN, _utf8(route), _utf8(self.tenant), _utf8(self.key))
-        ).digest()
+        message = length_prefixed(_SCOPE_DOMAIN, _utf8(route), _utf8(self.tenant), _utf8(self.key))
+        object.__setattr__(self, "digest", hashlib.sha256(message).digest())
 
 
 def derive_downstream_key(

@@ -6,6 +6,8 @@
 --
 -- p_async: the claim is a transaction of its own, so it need not wait for its fsync; the commit of the work, later in
 -- the same log, flushes it. Inside an outer transaction it would make the *work's* commit asynchronous: pass false.
+-- Alone in its transaction it also asks for generic plans: else the look-up of a stored response, whose custom plan
+-- looks cheaper for its pruned partitions, is planned anew each time, which is most of what a replay costs the server.
 -- p_now: NULL, or a frozen clock for tests. clock_timestamp(), not now(): now() stands still in a transaction.
 CREATE FUNCTION idempotency_claim_v1(
     p_digest bytea, p_key text, p_route text, p_tenant text, p_fingerprint bytea, p_version smallint,
@@ -21,7 +23,8 @@ DECLARE
     v_id bigint;
 BEGIN
     IF p_async THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
+        PERFORM set_config('synchronous_commit', 'off', true),
+                set_config('plan_cache_mode', 'force_generic_plan', true);
     END IF;
     FOR v_round IN 1..5 LOOP
         v_now := coalesce(p_now, clock_timestamp());

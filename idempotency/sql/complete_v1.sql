@@ -1,6 +1,7 @@
 -- One statement to complete a key, inside the transaction of the work. Version 1: never edited after a release.
 --
--- Returns the day the response went to, or NULL when the lease is lost: the caller must then roll back.
+-- Returns the day the response went to. A lost lease is an error (SQLSTATE ID001), so that a COMMIT sent in the same
+-- message is never reached.
 CREATE FUNCTION idempotency_complete_v1(
     p_id bigint, p_owner uuid, p_status smallint, p_headers jsonb, p_body bytea, p_ttl interval, p_now timestamptz
 ) RETURNS date
@@ -9,6 +10,7 @@ DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_day date;
     v_newest date;
+    v_attempt integer;
 BEGIN
     UPDATE idempotency_idempotencykey AS k SET
         state = 'succeeded', lease_expires_at = NULL, context = NULL, failure = '',
@@ -16,9 +18,9 @@ BEGIN
     -- The state is an expression to the planner, so that it cannot prove the predicate of the partial index on leases:
     -- planned while the table is small, the function would go through every running key's entry, live or dead.
     WHERE k.id = p_id AND k.owner = p_owner AND (k.state || '') = 'processing'
-    RETURNING k.response_day INTO v_day;
+    RETURNING k.response_day, k.attempt INTO v_day, v_attempt;
     IF NOT FOUND THEN
-        RETURN NULL;
+        RAISE EXCEPTION 'the lease of idempotency key % is lost', p_id USING ERRCODE = 'ID001';
     END IF;
     -- The lock that the INSERT takes anyway, before looking: a day cannot be dropped between the two then.
     LOCK TABLE ONLY idempotency_storedresponse IN ROW EXCLUSIVE MODE;
@@ -34,6 +36,8 @@ BEGIN
         IF v_newest IS NOT NULL THEN
             v_day := v_newest;
             UPDATE idempotency_idempotencykey AS k SET response_day = v_day WHERE k.id = p_id;
+            PERFORM idempotency_record_event_v1(
+                p_id, 'day_missing', v_attempt, '', '', jsonb_build_object('used', v_day), v_now);
         END IF;
     END IF;
     INSERT INTO idempotency_storedresponse (day, key_id, status, headers, body)

@@ -8,6 +8,7 @@ unguarded.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 from idempotency.core.decisions import Claim, Decision, Lease, Standing
 from idempotency.core.responses import RecordedResponse
+from idempotency.models import IdempotencyKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,41 @@ class KeyRecord:
     created_at: datetime
     expires_at: datetime | None
     response: RecordedResponse | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How a key stood when somebody looked. What he decides holds only while it stands so."""
+
+    owner: uuid.UUID
+    state: str
+    #: The same attempt may have passed it meanwhile, and made its outside call.
+    recovery_point: str
+
+    @classmethod
+    def of(cls, key: IdempotencyKey) -> Seen:
+        """How a key stands on the page that is being shown."""
+        return cls(key.owner, key.state, key.recovery_point)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """An operation past its recovery point that nobody is at, as it stood when it was read."""
+
+    key_id: int
+    seen: Seen
+    digest: bytes
+    context: dict[str, Any]
+    recovery_point_at: datetime
+    #: None: it was not asked about yet.
+    look_up_at: datetime | None
+    #: When it was read, by the database's clock.
+    now: datetime
+
+    @property
+    def age(self) -> timedelta:
+        """Since the recovery point."""
+        return self.now - self.recovery_point_at
 
 
 class Store(Protocol):
@@ -52,11 +89,15 @@ class Store(Protocol):
     def record_recovery_point(self, lease: Lease, point: str, context: Mapping[str, Any]) -> None:
         """Remember how far an operation is, and what its next step needs."""
 
-    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> date:
-        """Settle the key with its answer, inside the transaction of the work.
+    def complete(
+        self, lease: Lease, response: RecordedResponse, ttl: timedelta, *, commit: bool = False
+    ) -> date:
+        """Settle the key with its answer, inside the transaction of the work. Raises LeaseLost,
+        and the transaction must be rolled back.
 
         Returns the day the response went to: another than the lease's when that one has no
-        partition.
+        partition. ``commit``: this is the last statement of the outermost transaction, so a store
+        may commit in the same breath; one that does not leaves it to Django.
         """
 
     def release(self, lease: Lease) -> None:
@@ -110,6 +151,31 @@ class Store(Protocol):
         False: the key is not PROCESSING or IN_DOUBT under that owner any more, and nothing was
         written.
         """
+
+    def age_of_recovery_point(self, lease: Lease) -> timedelta:
+        """How long ago the operation passed it, by the database's clock."""
+
+    def unsettled_operations(self, *, after: timedelta, limit: int) -> list[Unsettled]:
+        """Up to ``limit`` operations that passed their recovery point ``after`` ago, that nobody is
+        at (IN_DOUBT, or the lease over) and that are due to be asked about, the longest due first.
+        """
+
+    def count_unsettled(self, *, after: timedelta) -> int:
+        """How many operations passed their recovery point ``after`` ago and have no outcome."""
+
+    def look_up_again(self, unsettled: Unsettled, at: datetime) -> bool:
+        """Put the next question about an operation off until then; the fence is not its concern.
+        False: somebody is at it, it is settled, or another question was faster."""
+
+    def take_over_seen(
+        self, key_id: int, seen: Seen, duration: timedelta, *, idle: bool = False
+    ) -> Lease | None:
+        """Claim an operation past its recovery point that stands as it was seen, to settle it. A
+        live owner is fenced off; with ``idle`` there must be none. None: it does not stand so any
+        more."""
+
+    def resolved(self, lease: Lease, *, actor: str, reason: str, data: Mapping[str, Any]) -> None:
+        """Tell the story who settled the operation and why, in the transaction that does."""
 
     def prune_expired(
         self, *, limit: int, after_id: int = 0, dry_run: bool = False

@@ -10,10 +10,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
-from django.db import connections
+from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import ClientCursor, Connection, Cursor
 
 from idempotency.core.decisions import (
     Busy,
@@ -28,7 +32,6 @@ from idempotency.core.decisions import (
 )
 from idempotency.core.errors import LeaseLost
 from idempotency.core.responses import RecordedResponse
-from idempotency.models import EventKind
 from idempotency.stores import clock
 from idempotency.stores.database import DatabaseStore
 
@@ -36,6 +39,11 @@ logger = logging.getLogger("idempotency")
 
 _CLAIM = "SELECT * FROM idempotency_claim_v1(%s, %s, %s, %s, %s, %s::smallint, %s, %s, %s, %s)"
 _COMPLETE = "SELECT idempotency_complete_v1(%s, %s, %s::smallint, %s::jsonb, %s, %s, %s)"
+#: One message, so one round trip, of the simple protocol: the server stops at the first error, so
+#: a lost lease is never committed. Django's own COMMIT then finds no transaction and sends nothing.
+_COMPLETE_AND_COMMIT = f"{_COMPLETE}; COMMIT"
+#: What idempotency_complete_v1 raises for a lost lease.
+_LEASE_LOST = "ID001"
 
 
 class _Row(NamedTuple):
@@ -96,6 +104,8 @@ class PostgresStore(DatabaseStore):
         alone = connections[self.using].get_autocommit()
         row = _Row(
             *self._call(
+                # Binds on the server, so that psycopg may prepare it (``prepare_threshold``).
+                Cursor,
                 _CLAIM,
                 [
                     scope.digest,
@@ -114,30 +124,61 @@ class PostgresStore(DatabaseStore):
         held = _HELD.get(row.outcome)
         return row.won(claim) if held is None else held(row)
 
-    def complete(self, lease: Lease, response: RecordedResponse, ttl: timedelta) -> date:
-        headers = json.dumps(response.headers)
-        day: date | None
-        (day,) = self._call(
-            _COMPLETE,
-            [
-                lease.key_id,
-                lease.owner,
-                response.status,
-                headers,
-                response.body,
-                ttl,
-                clock.frozen(),
-            ],
-        )
-        if day is None:
-            raise LeaseLost
+    def complete(
+        self, lease: Lease, response: RecordedResponse, ttl: timedelta, *, commit: bool = False
+    ) -> date:
+        day: date
+        try:
+            (day,) = self._call(
+                # Binds on the client: two statements in one message cannot have parameters.
+                ClientCursor,
+                _COMPLETE_AND_COMMIT if commit else _COMPLETE,
+                [
+                    lease.key_id,
+                    lease.owner,
+                    response.status,
+                    json.dumps(response.headers),
+                    response.body,
+                    ttl,
+                    clock.frozen(),
+                ],
+            )
+        except DatabaseError as error:
+            if getattr(error.__cause__, "sqlstate", None) == _LEASE_LOST:
+                raise LeaseLost from None
+            raise
         if day != lease.response_day:
             logger.warning("no partition for %s: the response went to %s", lease.response_day, day)
-            self._event(lease.key_id, EventKind.DAY_MISSING, lease.attempt, data={"used": str(day)})
         return day
 
-    def _call(self, sql: str, parameters: list[Any]) -> tuple[Any, ...]:
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(sql, parameters)
-            row: tuple[Any, ...] = cursor.fetchone()
+    def _call(self, kind: type[Cursor[Any]], sql: str, parameters: list[Any]) -> tuple[Any, ...]:
+        connection = connections[self.using]
+        connection.ensure_connection()
+        connection.validate_thread_sharing()
+        wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
+        cursor = wrap(_cursor_of(connection, kind))
+        cursor.execute(sql, parameters)
+        row: tuple[Any, ...] = cursor.fetchone()
         return row
+
+
+@dataclass(slots=True)
+class _Cursors:
+    """The cursors of one session. Making one costs a sixth of a claim, and the one row is read
+    before anybody can use it again."""
+
+    session: Connection[Any]
+    made: dict[type[Cursor[Any]], Cursor[Any]]
+
+
+_cursors: WeakKeyDictionary[BaseDatabaseWrapper, _Cursors] = WeakKeyDictionary()
+
+
+def _cursor_of(connection: BaseDatabaseWrapper, kind: type[Cursor[Any]]) -> Any:
+    kept = _cursors.get(connection)
+    if kept is None or kept.session is not connection.connection:
+        kept = _cursors[connection] = _Cursors(connection.connection, {})
+    cursor = kept.made.get(kind)
+    if cursor is None:
+        cursor = kept.made[kind] = kind(kept.session)
+    return cursor

@@ -14,12 +14,13 @@ class Commit:
     def __init__(self, using: str) -> None:
         self.happened = False
         self._using = using
-        # A TestCase commits nothing, and would count our hook among its own.
-        self._real = not connections[using].in_atomic_block
+        #: Whether the outermost block is ours. A TestCase commits nothing, and would count our hook
+        #: among its own.
+        self.ours = not connections[using].in_atomic_block
 
     def watch(self) -> None:
         """Be the first hook of the transaction."""
-        if self._real:
+        if self.ours:
             transaction.on_commit(self._note, using=self._using)
 
     def _note(self) -> None:

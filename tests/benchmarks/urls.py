@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
-from django.contrib.auth.models import Group
 from django.db import transaction
 from django.urls import include, path
+from rest_framework.generics import CreateAPIView
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.views import APIView
+from rest_framework.serializers import ModelSerializer
 
 from idempotency.rest_framework import IdempotencyMixin
 from payments.api import PaymentsView
+from payments.models import Merchant
 from payments.views import TransfersView
 
 
-class BareView(APIView):
+class MerchantSerializer(ModelSerializer[Merchant]):
+    class Meta:
+        model = Merchant
+        fields = ("public_id", "name", "created")
+
+
+class BareView(CreateAPIView[Merchant]):
+    """The plainest view that REST framework has for an INSERT."""
+
     authentication_classes = ()
     permission_classes = (AllowAny,)
-
-    def post(self, request: Request) -> Response:
-        group = Group.objects.create(name=f"{request.data['description']} {uuid.uuid4()}")
-        return Response({"id": group.pk}, status=201)
+    queryset = Merchant.objects.all()
+    serializer_class = MerchantSerializer
 
 
 class ProtectedView(IdempotencyMixin, BareView):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -100,17 +101,21 @@ def terminate_this_session(*_: Any, **__: Any) -> None:
 
 
 @contextmanager
-def commit_of_the_work(behave: Callable[[Any, Callable[[Any], None]], None]) -> Iterator[None]:
-    """Replace the COMMIT of the work, and no other."""
-    commit = psycopg.Connection.commit
+def commit_of_the_work(behave: Callable[[Any, Callable[[], Any]], None]) -> Iterator[None]:
+    """Replace the COMMIT of the work, and no other: Django's own, or the one that goes along with
+    the completion."""
+    commit, execute = psycopg.Connection.commit, psycopg.ClientCursor.execute
     armed = []
 
-    def replaced(session: Any) -> None:
-        if armed:
-            armed.clear()
-            behave(session, commit)
-        else:
-            commit(session)
+    def replaced(session: Any, really: Callable[[], Any]) -> Any:
+        if not armed:
+            return really()
+        armed.clear()
+        return behave(session, really)
+
+    def replaced_execute(cursor: Any, sql: Any, *args: Any, **kwargs: Any) -> Any:
+        really = partial(execute, cursor, sql, *args, **kwargs)
+        return replaced(cursor.connection, really) if "; COMMIT" in str(sql) else really()
 
     def arm(request: Any) -> Response:
         armed.append(True)
@@ -118,18 +123,24 @@ def commit_of_the_work(behave: Callable[[Any, Callable[[Any], None]], None]) -> 
 
     views.behaviour = arm
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(psycopg.Connection, "commit", replaced)
+        patch.setattr(
+            psycopg.Connection,
+            "commit",
+            lambda session: replaced(session, partial(commit, session)),
+        )
+        patch.setattr(psycopg.ClientCursor, "execute", replaced_execute)
         yield
     views.behaviour = None
+    assert not armed
 
 
-def lost_before(session: Any, commit: Callable[[Any], None]) -> None:
+def lost_before(session: Any, commit: Callable[[], Any]) -> None:
     terminate(session.info.backend_pid)
-    commit(session)
+    commit()
 
 
-def lost_after(session: Any, commit: Callable[[Any], None]) -> None:
-    commit(session)
+def lost_after(session: Any, commit: Callable[[], Any]) -> None:
+    commit()
     session.pgconn.finish()
     raise psycopg.OperationalError("server closed the connection unexpectedly")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 from django.test import Client
 
 from idempotency.admin import IdempotencyKeyAdmin
@@ -281,7 +281,7 @@ def test_a_live_worker_cannot_complete_a_key_that_was_force_failed(
         lambda: get_store().renew(lease_of(key), timedelta(minutes=5)),
         lambda: get_store().release(lease_of(key)),
     ):
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost), transaction.atomic():
             late()
 
 

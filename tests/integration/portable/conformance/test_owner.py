@@ -101,7 +101,7 @@ def test_case_39_57_an_owner_that_lost_the_key_writes_nothing(
     before = [values_of(row) for row in IdempotencyKey.objects.all()]
     events = len(key.events())
 
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLost), transaction.atomic():
         WRITES[write](key.store, lease)
 
     assert [values_of(row) for row in IdempotencyKey.objects.all()] == before
@@ -116,7 +116,7 @@ def test_somebody_elses_token_writes_nothing(key: Key, write: str) -> None:
         lease.key_id, uuid.uuid4(), lease.attempt, lease.digest, lease.scope, lease.response_day
     )
 
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLost), transaction.atomic():
         WRITES[write](key.store, forged)
 
     assert values_of(key.row) == before
