@@ -1,22 +1,30 @@
-"""The adapter and the peers it is set against; each is closed after its test."""
+"""The adapter and the peers it is set against; each is closed after its test.
+
+The product is imported inside the fixtures: this file is read before the settings are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.gateways.adapter import Client
 from tests.integration.gateways.peers import (
     Act,
     Counter,
     Script,
 )
+from tests.integration.gateways.stripe.servers import Localstripe
+
+if TYPE_CHECKING:
+    from tests.integration.gateways.adapter import Client
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., Client]]:
+    from tests.integration.gateways.adapter import Client
+
     clients: list[Client] = []
 
     def connect(url: str, **options: Any) -> Client:
@@ -39,6 +47,14 @@ def play() -> Iterator[Callable[..., Script]]:
     yield play
     for script in scripts:
         script.close()
+
+
+@pytest.fixture(scope="session")
+def localstripe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Localstripe]:
+    """Stripe as localstripe has it: it ignores keys. Its books are shared by all tests."""
+    server = Localstripe(tmp_path_factory.mktemp("localstripe"))
+    yield server
+    server.close()
 
 
 @pytest.fixture
