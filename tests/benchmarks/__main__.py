@@ -43,6 +43,7 @@ def run() -> int:
 
     print(f"p50 ratios to the bare request, {ROUNDS} rounds, interleaved")
     print(overhead.one_insert(ROUNDS).line("view with one INSERT"))
+    print(overhead.one_insert(ROUNDS, by_hand=True).line("the same by hand"))
     print(overhead.transfer(ROUNDS).line("transfer"))
     print(client_overhead.measure(ROUNDS).line())
     return 0

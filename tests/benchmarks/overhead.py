@@ -121,11 +121,12 @@ def _new_keys() -> Iterator[str]:
 
 
 @override_settings(ROOT_URLCONF="tests.benchmarks.urls", MIDDLEWARE=[])
-def one_insert(rounds: int) -> Ratios:
+def one_insert(rounds: int, *, by_hand: bool = False) -> Ratios:
     """A CreateAPIView: a serializer and one INSERT. Bare, it autocommits, as a Django view does by
-    default."""
+    default. ``by_hand``: an APIView without a serializer, the least there is to compare with."""
     poster = _Poster({"name": "One Coffee Ltd"})
-    return measure(poster.kinds("/bare", "/protected", "anonymous"), rounds)
+    paths = ("/bare-lean", "/protected-lean") if by_hand else ("/bare", "/protected")
+    return measure(poster.kinds(*paths, "anonymous"), rounds)
 
 
 @override_settings(ROOT_URLCONF="tests.benchmarks.urls", MIDDLEWARE=[])
