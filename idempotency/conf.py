@@ -49,6 +49,9 @@ DEFAULTS: dict[str, Any] = {
     "PARTITION_DAYS_ALARM": 3,
     "RECLAIM_GRACE": 0,
     "RESUME_ATTEMPTS": 20,
+    "RECONCILE_AFTER": 60,
+    "RECONCILE_WITHDRAW_AFTER": 3600,
+    "RECONCILE_ALERT_AFTER": 900,
     "OUTBOX_THREADS": 16,
     "OUTBOX_RETENTION": 30 * 24 * 3600,
     "BATCH_SIZE": 1000,
@@ -71,6 +74,9 @@ _DURATIONS = frozenset(
         "RETENTION",
         "OUTBOX_RETENTION",
         "RECLAIM_GRACE",
+        "RECONCILE_AFTER",
+        "RECONCILE_WITHDRAW_AFTER",
+        "RECONCILE_ALERT_AFTER",
         "REDIS_TIMEOUT",
     }
 )
@@ -128,6 +134,9 @@ class Settings:
     partition_days_alarm: int
     reclaim_grace: timedelta
     resume_attempts: int
+    reconcile_after: timedelta
+    reconcile_withdraw_after: timedelta
+    reconcile_alert_after: timedelta
     outbox_threads: int
     outbox_retention: timedelta
     batch_size: int

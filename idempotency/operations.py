@@ -12,150 +12,55 @@ steps get, so a retry, or a job days later in another process, continues where a
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DatabaseError, InterfaceError, transaction
 
 from idempotency import partitions, signals
-from idempotency.conf import settings
 from idempotency.core.decisions import Lease
 from idempotency.core.errors import CallNotSent, LeaseLost, OutcomeInDoubt, OutcomePending
-from idempotency.core.keys import derive_downstream_key, log_digest
+from idempotency.core.keys import log_digest
 from idempotency.core.policies import Policy, Verdict
-from idempotency.core.responses import WITHOUT_BODY, RecordedResponse, stored_headers
+from idempotency.core.responses import RecordedResponse
+from idempotency.definitions import (
+    Done,
+    NotSent,
+    Operation,
+    Outcome,
+    Refused,
+    Reply,
+    Unknown,
+    find,
+)
+from idempotency.kept import Kept, attempt, envelope
 from idempotency.stores.base import Store
 from idempotency.stores.sessions import Commit, replace_if_broken
+
+__all__ = [
+    "PREPARED",
+    "Done",
+    "NotSent",
+    "Operation",
+    "Outcome",
+    "Refused",
+    "Reply",
+    "Unknown",
+    "announce",
+    "envelope",
+    "find",
+    "resume",
+    "run_prepared",
+    "run_without_key",
+]
 
 logger = logging.getLogger("idempotency")
 
 PREPARED = "prepared"
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The outside effect happened. ``result`` is what finalize needs of the answer."""
-
-    result: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The other side said no, for good: a declined card. Nothing happened there and nothing
-    will."""
-
-    result: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class NotSent:
-    """The call certainly had no effect: no connection, or refused before it was looked at."""
-
-    reason: str
-    retry_after: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Nobody can tell from here whether the effect happened."""
-
-    reason: str
-
-
-Outcome = Done | Refused | NotSent | Unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An operation's answer, always JSON: a job that finishes it has no request to negotiate
-    with."""
-
-    status: int
-    data: Any
-    headers: Mapping[str, str] = field(default_factory=dict)
-    content_type: str = "application/json"
-
-    def record(self) -> RecordedResponse:
-        """The answer as bytes, equal whoever makes them."""
-        headers = stored_headers(self.headers.items())
-        if self.status in WITHOUT_BODY:
-            return RecordedResponse(self.status, headers, b"")
-        body = json.dumps(self.data, cls=DjangoJSONEncoder, separators=(",", ":")).encode()
-        return RecordedResponse(self.status, (("Content-Type", self.content_type), *headers), body)
-
-
-class Operation:
-    """Subclass, give it a ``name`` that never changes, and return an instance from the view's
-    handler.
-
-    Keyword arguments given to the constructor are ``self.arguments`` in ``prepare``; the later
-    steps run on a fresh instance, so that a first run and a resumed one cannot differ.
-    """
-
-    #: Stored with the key, to find the class again: renaming it strands the operations that are
-    #: open.
-    name: ClassVar[str]
-    #: The outside service; part of the downstream key.
-    service: ClassVar[str] = ""
-    #: Whether the other side answers a repeated downstream key with the first effect. When it does
-    #: not, an unknown outcome is in doubt: calling again could charge twice.
-    downstream_dedupes: ClassVar[bool] = True
-
-    def __init__(self, **arguments: Any) -> None:
-        self.arguments = arguments
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        name = cls.__dict__.get("name")
-        if name is None:
-            return
-        known = _registry.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (
-            cls.__module__,
-            cls.__qualname__,
-        ):
-            raise ImproperlyConfigured(f"Two operations are named {name!r}: {known} and {cls}.")
-        _registry[name] = cls
-
-    def prepare(self, request: Any) -> dict[str, Any] | Reply:
-        """Write the intent and return the context, JSON-able; or a Reply, to end here and store
-        that.
-
-        Runs in one transaction. What it raises rolls back: a client error releases the key.
-        """
-        raise NotImplementedError
-
-    def call(self, context: dict[str, Any], key: str) -> Outcome:
-        """Make the outside call under ``key``. Must be bounded in time, well below the lease.
-
-        Runs outside any transaction. An exception counts as Unknown.
-        """
-        raise NotImplementedError
-
-    def finalize(self, context: dict[str, Any], outcome: Done | Refused) -> Reply:
-        """Write the result and make the answer, in the transaction that completes the key.
-
-        May run again after a crash: write only what is conditional on the intent's state.
-        """
-        raise NotImplementedError
-
-    def withdraw(self, context: dict[str, Any]) -> None:
-        """Undo the intent, because the call was certainly not sent. Runs in one transaction."""
-
-
-_registry: dict[str, type[Operation]] = {}
-
-
-def find(name: str) -> type[Operation] | None:
-    """The operation of that name; None when this process knows none."""
-    return _registry.get(name)
 
 
 def resume(store: Store, lease: Lease) -> RecordedResponse:
@@ -170,26 +75,6 @@ def resume(store: Store, lease: Lease) -> RecordedResponse:
 def run_prepared(store: Store, lease: Lease, context: dict[str, Any]) -> RecordedResponse:
     """Call and finalize right after ``prepare`` committed, in the attempt that prepared."""
     return _drive(store, lease, context, first=True)
-
-
-def envelope(
-    operation: Operation, context: Any, policy: Policy, attempt: int = 1
-) -> dict[str, Any]:
-    """What is kept at the recovery point: enough to continue without the request and its policy.
-
-    ``attempt``: the one that prepared, which is part of the downstream key. An intent that was
-    withdrawn, because its call was certainly not sent, and prepared anew is another intent: its
-    call may differ, and the other side would refuse it under the key of the first.
-    """
-    if not isinstance(context, dict):
-        raise TypeError(f"prepare of {operation.name} returned {type(context).__name__}, no dict.")
-    return {
-        "operation": operation.name,
-        "ttl": policy.ttl.total_seconds(),
-        "limit": policy.max_response_bytes,
-        "prepared": attempt,
-        "context": context,
-    }
 
 
 def run_without_key(
@@ -207,7 +92,7 @@ def run_without_key(
                 transaction.set_rollback(True, using=using)
             return context.record()
     fresh = type(operation)()
-    outcome = _outcome(fresh, context, uuid.uuid4().hex)
+    outcome = attempt(fresh, "call", context, uuid.uuid4().hex)
     if isinstance(outcome, Unknown):
         # An error, for a person to read: no row says so, and no job will look.
         logger.error("%s without a key is in doubt: %s", operation.name, outcome.reason)
@@ -225,64 +110,44 @@ class _Open:
 
     store: Store
     lease: Lease
-    operation: Operation
-    context: dict[str, Any]
-    ttl: timedelta
-    limit: int
-    #: The attempt that prepared the intent.
-    prepared: int
+    kept: Kept
+
+    @property
+    def name(self) -> str:
+        return self.kept.operation.name
 
 
 def _drive(store: Store, lease: Lease, kept: dict[str, Any], *, first: bool) -> RecordedResponse:
-    ttl = timedelta(seconds=kept["ttl"])
-    operation = _find(kept["operation"])
-    task = _Open(store, lease, operation, kept["context"], ttl, kept["limit"], kept["prepared"])
-    if not first and not task.operation.downstream_dedupes:
+    task = _Open(store, lease, Kept.read(lease.key_id, kept))
+    repeatable = task.kept.is_repeatable(timedelta(0) if first else _age(task))
+    if first or repeatable:
+        outcome = task.kept.call()
+        announce(signals.operation_called, lease, outcome=outcome)
+    else:
         # An earlier attempt may have made the call, and the other side would make it again.
-        _doubt(task, "interrupted at a call that cannot be repeated")
-    outcome = _call(task)
-    _tell(signals.operation_called, lease, outcome=outcome)
+        outcome = task.kept.look_up()
     if isinstance(outcome, (Done, Refused)):
         return _finalize(task, outcome)
     if isinstance(outcome, NotSent) and first:
         _withdraw(task, outcome)
-    # Not sent this time, but an earlier attempt may have been: still unknown.
-    if not task.operation.downstream_dedupes:
-        _doubt(task, outcome.reason)
+    # Not sent this time, or not there yet: an earlier attempt may have been sent. Still unknown.
+    if not repeatable:
+        _doubt(task, outcome.reason if first else f"{_CUT_SHORT}: {outcome.reason}")
     _suspend(task, outcome.reason)
     raise OutcomePending
 
 
-def _find(name: str) -> Operation:
+_CUT_SHORT = "interrupted at a call that cannot be repeated"
+
+
+def _age(task: _Open) -> timedelta:
+    """How long ago the recovery point was passed; not asked for where it makes no difference."""
+    if task.kept.operation.downstream_dedupes_for is None:
+        return timedelta(0)
     try:
-        return _registry[name]()
-    except KeyError:
-        raise ImproperlyConfigured(
-            f"Operation {name!r} is not known to this process. Define it in an `operations` module "
-            "of an installed app, under the name it had."
-        ) from None
-
-
-def _call(task: _Open) -> Outcome:
-    operation = task.operation
-    step = f"call {task.prepared}"
-    key = derive_downstream_key(
-        settings().secret_bytes, task.lease.key_id, operation.service, operation.name, step
-    )
-    return _outcome(operation, task.context, key)
-
-
-def _outcome(operation: Operation, context: dict[str, Any], key: str) -> Outcome:
-    try:
-        outcome: object = operation.call(context, key)
-    except Exception as error:
-        # Whatever it was, the call may have gone out before it: that is what Unknown means.
-        logger.exception("the call of %s raised", operation.name)
-        return Unknown(f"{type(error).__name__} in the call")
-    if not isinstance(outcome, Outcome):
-        logger.error("the call of %s returned %s, no outcome", operation.name, type(outcome))
-        return Unknown(f"the call returned {type(outcome).__name__}")
-    return outcome
+        return task.store.age_of_recovery_point(task.lease)
+    except (DatabaseError, InterfaceError) as error:
+        raise OutcomePending from error
 
 
 def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
@@ -290,8 +155,9 @@ def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
     try:
         with transaction.atomic(using=task.store.using, durable=True):
             commit.watch()
-            recorded = _final(task.operation.finalize(task.context, outcome))
-            day = task.store.complete(task.lease, recorded.within(task.limit), task.ttl)
+            recorded = task.kept.finalize(outcome)
+            kept = recorded.within(task.kept.limit)
+            day = task.store.complete(task.lease, kept, task.kept.ttl, commit=commit.ours)
     except LeaseLost:
         raise
     except Exception as error:
@@ -299,17 +165,11 @@ def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
         # the other side. Telling the caller to start anew here would charge twice.
         if not commit.happened:
             _leave(task, error, "finalize")
-        logger.exception("a hook after finalize of %s failed", task.operation.name)
+        logger.exception("a hook after finalize of %s failed", task.name)
     if day != task.lease.response_day:
         partitions.forget_day(task.store.using, task.lease.response_day)
-    _tell(signals.key_completed, task.lease, status=recorded.status)
+    announce(signals.key_completed, task.lease, status=recorded.status)
     return recorded
-
-
-def _final(reply: Reply) -> RecordedResponse:
-    if reply.status >= 500:
-        raise ValueError(f"finalize answered {reply.status}, which cannot be an outcome.")
-    return reply.record()
 
 
 def _withdraw(task: _Open, outcome: NotSent) -> NoReturn:
@@ -317,16 +177,16 @@ def _withdraw(task: _Open, outcome: NotSent) -> NoReturn:
     try:
         with transaction.atomic(using=task.store.using, durable=True):
             commit.watch()
-            task.operation.withdraw(task.context)
-            task.store.fail(task.lease, outcome.reason, task.ttl, forget_recovery=True)
+            task.kept.operation.withdraw(task.kept.context)
+            task.store.fail(task.lease, outcome.reason, task.kept.ttl, forget_recovery=True)
     except LeaseLost:
         raise
     except Exception as error:
         # The intent is still there, so it is resumed as if the outcome were unknown.
         if not commit.happened:
             _leave(task, error, "withdraw")
-        logger.exception("a hook after withdraw of %s failed", task.operation.name)
-    _tell(signals.key_failed, task.lease, reason=outcome.reason)
+        logger.exception("a hook after withdraw of %s failed", task.name)
+    announce(signals.key_failed, task.lease, reason=outcome.reason)
     raise CallNotSent(retry_after=outcome.retry_after)
 
 
@@ -337,7 +197,7 @@ def _doubt(task: _Open, reason: str) -> NoReturn:
     except (DatabaseError, InterfaceError) as error:
         # The recovery point stands, and whoever resumes comes to the same end.
         raise OutcomePending from error
-    _tell(signals.key_in_doubt, task.lease)
+    announce(signals.key_in_doubt, task.lease)
     raise OutcomeInDoubt
 
 
@@ -347,7 +207,7 @@ def _leave(task: _Open, error: Exception, step: str) -> NoReturn:
     if not ours and not isinstance(error, (DatabaseError, InterfaceError)):
         # Somebody took over and was faster, so this step found its intent done: no defect.
         raise LeaseLost from error
-    logger.error("%s of %s failed", step, task.operation.name, exc_info=error)
+    logger.error("%s of %s failed", step, task.name, exc_info=error)
     raise OutcomePending from error
 
 
@@ -366,7 +226,8 @@ def _suspend(task: _Open, reason: str) -> bool:
     return True
 
 
-def _tell(signal: Any, lease: Lease, **arguments: Any) -> None:
+def announce(signal: Any, lease: Lease, **arguments: Any) -> None:
+    """Send a signal about the key of this lease."""
     signals.send(
         signal,
         Operation,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from django.db import transaction
 from django.http import HttpRequest
 
+from idempotency import settling
 from idempotency.conf import settings
 from idempotency.core.errors import EndedUnsettled, ForceFailed
 from idempotency.core.responses import RecordedResponse
@@ -16,24 +17,12 @@ from idempotency.http.problems import problem_response
 from idempotency.http.recording import record
 from idempotency.http.routes import protected_routes
 from idempotency.models import IdempotencyKey
+from idempotency.operations import Done, NotSent, Refused
+from idempotency.settling import Finding, Resolution
 from idempotency.stores import get_store
+from idempotency.stores.base import Seen
 
-__all__ = ["Seen", "final_answer", "force_fail"]
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the operator's decision rests on; when any of it has changed, there is no decision."""
-
-    owner: uuid.UUID
-    state: str
-    #: The same attempt may have passed it meanwhile, and made its outside call.
-    recovery_point: str
-
-    @classmethod
-    def of(cls, key: IdempotencyKey) -> Seen:
-        """How a key stands on the page that is being shown."""
-        return cls(key.owner, key.state, key.recovery_point)
+__all__ = ["Done", "NotSent", "Refused", "Seen", "final_answer", "force_fail", "settle"]
 
 
 def force_fail(
@@ -67,6 +56,32 @@ def force_fail(
             ttl=_ttl_of(key_id, store.using),
             response=final_answer(request, seen) if final else None,
         )
+
+
+def settle(
+    key_id: int,
+    *,
+    seen: Seen,
+    outcome: Finding,
+    actor: str,
+    reason: str,
+    data: Mapping[str, Any] | None = None,
+    using: str | None = None,
+) -> bool:
+    """Settle an operation past its recovery point as its outside call is now known to have ended.
+
+    ``Done(result)`` and ``Refused(result)``: as if the call had answered so; every retry gets the
+    answer that comes of it. ``NotSent(reason)``: the call certainly had no effect and never will;
+    the intent is withdrawn and the key is free for its own request. A live worker is fenced off and
+    its work rolled back, but ``NotSent`` waits until its lease is over.
+
+    False, and nothing written, when the key does not stand as it was seen any more, or is held
+    (``NotSent``). Raises what ``finalize`` or ``withdraw`` raises, and ``ImproperlyConfigured``
+    where the operation is not known here; the operation is then as open as before. ``data``: more
+    for the key's story, JSON-able.
+    """
+    resolution = Resolution(actor, reason, data or {})
+    return settling.settle(get_store(using), key_id, seen, outcome, resolution)
 
 
 def _stands_as(seen: Seen, key_id: int, using: str) -> bool:

@@ -1,5 +1,5 @@
-"""The scheduled jobs as Celery tasks. Thin: what they do is in ``maintenance.py`` and
-``outbox/jobs.py``.
+"""The scheduled jobs as Celery tasks. Thin: what they do is in ``maintenance.py``,
+``reconciliation.py`` and ``outbox/jobs.py``.
 
 >>> from idempotency.tasks import beat_schedule
 >>> app.conf.beat_schedule = beat_schedule()  # doctest: +SKIP
@@ -48,6 +48,13 @@ def resume_operations(using: str | None = None) -> None:
 
 
 @_task
+def reconcile_operations(using: str | None = None) -> None:
+    from idempotency import reconciliation
+
+    reconciliation.reconcile_operations(using)
+
+
+@_task
 def create_partitions(using: str | None = None) -> None:
     _run("create_partitions", using)
 
@@ -87,6 +94,7 @@ def beat_schedule(recovery_seconds: float = 10.0, using: str | None = None) -> d
     plan: dict[str, tuple[Any, float]] = {
         "reclaim_expired_leases": (recovery_seconds, recovery_seconds),
         "resume_operations": (recovery_seconds, recovery_seconds),
+        "reconcile_operations": (recovery_seconds, recovery_seconds),
         "dispatch_outbox": (recovery_seconds, recovery_seconds),
         "prune_expired_keys": (crontab(minute="*/10"), 600),
         "prune_outbox": (crontab(minute="5-59/10"), 600),

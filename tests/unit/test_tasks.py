@@ -10,12 +10,13 @@ import pytest
 from celery.schedules import crontab
 
 from config.celery import app
-from idempotency import jobs, maintenance, tasks
+from idempotency import jobs, maintenance, reconciliation, tasks
 from idempotency.outbox import jobs as outbox_jobs
 
 JOBS = {
     "reclaim_expired_leases": maintenance,
     "resume_operations": maintenance,
+    "reconcile_operations": reconciliation,
     "create_partitions": maintenance,
     "drop_expired_partitions": maintenance,
     "prune_expired_keys": maintenance,

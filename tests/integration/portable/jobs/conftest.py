@@ -11,10 +11,11 @@ def shipments() -> Iterator[None]:
     """Every outside call answers as usual again."""
     from tests.integration.portable.jobs.shipments import Shipment
 
-    Shipment.answers.clear()
-    Shipment.keys.clear()
+    for memory in (Shipment.answers, Shipment.keys, Shipment.found, Shipment.asked):
+        memory.clear()
     yield
     Shipment.answers.clear()
+    Shipment.found.clear()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from tests.integration.portable.jobs.shipments import (
     away,
     named,
     paused_inside,
+    run_job,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -356,11 +358,11 @@ def test_case_55_of_two_runs_of_a_job_at_once_one_works_and_one_leaves(
 ) -> None:
     caplog.set_level(logging.INFO, "idempotency")
     named().won(lease=timedelta(0))
-    run = getattr(maintenance, job)
+    run = partial(run_job, job)
 
     with paused_inside(run) as first:
         second = run()
-        others = [getattr(maintenance, other)() for other in JOBS if other != job]
+        others = [run_job(other) for other in JOBS if other != job]
 
     assert (second.busy, second.done) == (True, 0)
     assert f"{job}: another run is at work on default, so this one leaves" in caplog.text

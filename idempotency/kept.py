@@ -1,0 +1,109 @@
+"""An operation as it was left at its recovery point, and what can be done from there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from idempotency.conf import settings
+from idempotency.core.keys import derive_downstream_key
+from idempotency.core.policies import Policy
+from idempotency.core.responses import RecordedResponse
+from idempotency.definitions import Done, Operation, Outcome, Refused, Unknown, find_known
+
+logger = logging.getLogger("idempotency")
+
+
+def envelope(
+    operation: Operation, context: Any, policy: Policy, attempt: int = 1
+) -> dict[str, Any]:
+    """What is kept at the recovery point: enough to continue without the request and its policy.
+
+    ``attempt``: the one that prepared, which is part of the downstream key. An intent that was
+    withdrawn, because its call was certainly not sent, and prepared anew is another intent: its
+    call may differ, and the other side would refuse it under the key of the first.
+    """
+    if not isinstance(context, dict):
+        raise TypeError(f"prepare of {operation.name} returned {type(context).__name__}, no dict.")
+    return {
+        "operation": operation.name,
+        "ttl": policy.ttl.total_seconds(),
+        "limit": policy.max_response_bytes,
+        "prepared": attempt,
+        "context": context,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An operation as it was left at its recovery point."""
+
+    operation: Operation
+    context: dict[str, Any]
+    #: The same on every attempt of this intent.
+    key: str
+    ttl: timedelta
+    limit: int
+
+    @classmethod
+    def read(cls, key_id: int, kept: Mapping[str, Any]) -> Kept:
+        """Read it from the row's context, an ``envelope``. Raises ImproperlyConfigured when this
+        process does not know the operation."""
+        operation = find_known(kept["operation"])()
+        key = derive_downstream_key(
+            settings().secret_bytes,
+            key_id,
+            operation.service,
+            operation.name,
+            f"call {kept['prepared']}",
+        )
+        ttl = timedelta(seconds=kept["ttl"])
+        return cls(operation, kept["context"], key, ttl, kept["limit"])
+
+    def is_repeatable(self, age: timedelta) -> bool:
+        """Whether the call can be made again, ``age`` after the recovery point.
+
+        A lease is how long a call may take: one that begins in time also arrives in time.
+        """
+        window = self.operation.downstream_dedupes_for
+        remembered = window is None or age + settings().lease < window
+        return self.operation.downstream_dedupes and remembered
+
+    def called_until(self) -> timedelta:
+        """The age at which the last attempt at the call can have begun, where it is not always
+        repeatable. The first begins right after the recovery point, so without dedupe it is
+        zero."""
+        window = self.operation.downstream_dedupes_for
+        return window if self.operation.downstream_dedupes and window else timedelta(0)
+
+    def call(self) -> Outcome:
+        """Make the call."""
+        return attempt(self.operation, "call", self.context, self.key)
+
+    def look_up(self) -> Outcome:
+        """Ask what became of it."""
+        return attempt(self.operation, "look_up", self.context, self.key)
+
+    def finalize(self, outcome: Done | Refused) -> RecordedResponse:
+        """Write the result, inside the transaction that completes the key; the answer to keep."""
+        reply = self.operation.finalize(self.context, outcome)
+        if reply.status >= 500:
+            raise ValueError(f"finalize answered {reply.status}, which cannot be an outcome.")
+        return reply.record()
+
+
+def attempt(operation: Operation, step: str, context: dict[str, Any], key: str) -> Outcome:
+    """Take the step ``call`` or ``look_up``; whatever it raises is an outcome too."""
+    try:
+        outcome: object = getattr(operation, step)(context, key)
+    except Exception as error:
+        # Whatever it was, the call may have gone out before it: that is what Unknown means.
+        logger.exception("the %s of %s raised", step, operation.name)
+        return Unknown(f"{type(error).__name__} in the {step}")
+    if not isinstance(outcome, Outcome):
+        logger.error("the %s of %s returned %s, no outcome", step, operation.name, type(outcome))
+        return Unknown(f"the {step} returned {type(outcome).__name__}")
+    return outcome
