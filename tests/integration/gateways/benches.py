@@ -28,11 +28,11 @@ BROKEN = {"type": "api_error", "code": "internal_error", "message": ""}
 
 
 def busy() -> Ending:
-    return Ending(429, BUSY)
+    return Ending(429, {"error": BUSY})
 
 
 def broken(*, executed: bool) -> Ending:
-    return Ending(500, BROKEN, executed=executed)
+    return Ending(500, {"error": BROKEN}, executed)
 
 
 #: An adapter for tests: it does not wait, and has room for all of them.

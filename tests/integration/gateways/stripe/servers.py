@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,9 @@ class Ending:
     """How a request ends in place of its own answer."""
 
     status: int
-    error: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, Any]
     #: Whether the server does the work all the same.
     executed: bool = False
-    headers: dict[str, str] = field(default_factory=dict)
-
-    def answer(self) -> Message:
-        return make_answer(self.status, {"error": self.error}, **self.headers)
 
 
 class Front(FaultProxy):
@@ -123,7 +119,7 @@ class Front(FaultProxy):
             return super().ask(request)
         if ending.executed:
             super().ask(request)
-        return ending.answer()
+        return make_answer(ending.status, ending.body)
 
 
 @dataclass
