@@ -25,7 +25,7 @@ from typing import Any
 from django.core.serializers.json import DjangoJSONEncoder
 
 from idempotency.conf import duration, settings
-from idempotency.core.errors import KeyInUse, KeyReused
+from idempotency.core.errors import IdempotencyError, KeyInUse, KeyReused
 from idempotency.core.keys import MAX_LENGTH, Scope, length_prefixed
 from idempotency.core.policies import Policy, Verdict
 from idempotency.core.responses import RecordedResponse
@@ -34,7 +34,7 @@ from idempotency.execution import Execution
 from idempotency.operations import Operation, Reply
 from idempotency.stores import get_store
 
-__all__ = ["Consumed", "MessageInProgress", "MessageReused", "consume_once"]
+__all__ = ["Consumed", "IdempotencyError", "MessageInProgress", "MessageReused", "consume_once"]
 
 _CONTENT_DOMAIN = b"idempotency/inbox-content/1"
 

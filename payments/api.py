@@ -70,7 +70,7 @@ class PaymentsView(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         # Forms are bounded by Django; a JSON body is read by nobody who counts.
-        if _length(request) > (settings.DATA_UPLOAD_MAX_MEMORY_SIZE or float("inf")):
+        if content_length(request) > (settings.DATA_UPLOAD_MAX_MEMORY_SIZE or float("inf")):
             raise RequestTooLarge
 
     def options(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Response:
@@ -103,6 +103,7 @@ def validated(serializer: type[StrictSerializer], request: Request) -> dict[str,
     return valid
 
 
-def _length(request: Request) -> int:
+def content_length(request: Request) -> int:
+    """How long the body says to be; 0 where it does not say."""
     length = request.META.get("CONTENT_LENGTH") or "0"
     return int(length) if length.isdecimal() else 0

@@ -26,6 +26,7 @@ _CODES: dict[type[Exception], str] = {
     exceptions.InsufficientFunds: "insufficient_funds",
     exceptions.ChargeNotRefundable: "charge_not_refundable",
     exceptions.RefundExceedsCharge: "refund_exceeds_charge",
+    exceptions.NotSigned: "not_signed",
     exceptions.PreconditionRequired: "precondition_required",
     exceptions.PreconditionFailed: "precondition_failed",
     api_errors.ParseError: "malformed_request",
@@ -121,6 +122,9 @@ def _members(error: Exception) -> dict[str, Any]:
 def _headers(error: Exception) -> dict[str, str]:
     if isinstance(error, OperationalError | InterfaceError):
         return {"Retry-After": str(RETRY_AFTER)}
+    if isinstance(error, exceptions.NotSigned):
+        # RFC 9110 section 15.5.2: a 401 names a scheme.
+        return {"WWW-Authenticate": 'StandardWebhooks realm="gateway-events"'}
     if header := getattr(error, "auth_header", None):
         return {"WWW-Authenticate": header}
     if (wait := getattr(error, "wait", None)) is not None:

@@ -13,6 +13,8 @@
     ├── ChargeNotRefundable      its status does not allow a refund
     ├── RefundExceedsCharge      more than what is left of the charge
     ├── InsufficientFunds        the merchant's balance is smaller than the amount
+    ├── RefusedUrl               a webhook's URL that is not called
+    ├── NotSigned                an event that nobody we know has signed
     ├── PreconditionRequired     a change that names no version
     ├── PreconditionFailed       a change of a version that is no longer the present one
     └── NotPending               settled already; only a defect or a forced key leads here
@@ -69,6 +71,14 @@ class InsufficientFunds(PaymentError):
     def __init__(self, *, currency: str) -> None:
         super().__init__(f"The balance in {currency} is smaller than the amount.")
         self.currency = currency
+
+
+class RefusedUrl(PaymentError):
+    """A URL that we do not call, because of its form or of where it leads."""
+
+
+class NotSigned(PaymentError):
+    """No known secret signed this message within the last five minutes."""
 
 
 class PreconditionRequired(PaymentError):

@@ -129,6 +129,14 @@ ENDPOINT_ID = OpenApiParameter(
     OpenApiParameter.PATH,
     description="The client's own name for the endpoint.",
 )
+SIGNED = [
+    OpenApiParameter(name, str, OpenApiParameter.HEADER, required=True, description=what)
+    for name, what in (
+        ("webhook-id", "The event's own id, the same each time it is sent."),
+        ("webhook-timestamp", "When this sending was signed, in seconds of Unix time."),
+        ("webhook-signature", "`v1,` and a signature in base64; or several, blanks between them."),
+    )
+]
 KEY = OpenApiParameter(
     "key",
     {"type": "string", "minLength": 1},

@@ -49,6 +49,14 @@ _TYPES = (
         "Send `Authorization: Bearer sk_…` with a key that has not been revoked.",
     ),
     ProblemType(
+        "not_signed",
+        401,
+        "The event is not signed",
+        "The signature is not of a secret known here, or is older than five minutes, or the body "
+        "is not the one that was signed. Nothing was recorded. Sign the bytes as they are sent, "
+        "anew each time they are sent.",
+    ),
+    ProblemType(
         "card_declined",
         402,
         "The charge was declined",

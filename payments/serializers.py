@@ -176,6 +176,13 @@ class WebhookEndpointWithSecret(WebhookEndpointRepresentation):
     secret = serializers.CharField(help_text="What messages to it are signed with.")
 
 
+class GatewayEvent(serializers.Serializer[Any]):
+    """What the gateway tells. Types that are not known here are recorded and left alone."""
+
+    type = serializers.CharField(help_text="charge.succeeded, charge.declined, refund.succeeded, …")
+    data = serializers.DictField(help_text="The entry of the gateway's ledger.")  # type: ignore[assignment]
+
+
 class BalanceLine(serializers.Serializer[Any]):
     currency = serializers.CharField()
     amount = serializers.IntegerField()

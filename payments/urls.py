@@ -5,7 +5,7 @@ from django.urls.converters import StringConverter
 
 from payments import health, problems, views
 from payments.problem_pages import problem_page
-from payments.webhooks.views import WebhookEndpointView
+from payments.webhooks.views import GatewayEventsView, WebhookEndpointView
 
 app_name = "payments"
 
@@ -31,6 +31,7 @@ urlpatterns = [
         WebhookEndpointView.as_view(),
         name="webhook-endpoint",
     ),
+    path("v1/gateway-events", GatewayEventsView.as_view(), name="gateway-events"),
     path("v1/idempotency-keys/<anytext:key>", views.KeyView.as_view(), name="idempotency-key"),
     re_path(r"^v1/.*", views.NotFoundView.as_view(), name="nothing"),
     # Only our own codes: the idempotency layer's pages are under the same path.

@@ -22,7 +22,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 
-from payments.exceptions import PaymentError
+from payments.exceptions import RefusedUrl
 from payments.webhooks import conf
 
 #: Longest look-up of a name, in seconds. The system's own bound is minutes.
@@ -65,10 +65,6 @@ _NOT_PUBLIC = [
 
 #: Looks a name up: host and port to addresses. Raises OSError.
 Resolver = Callable[[str, int], list[str]]
-
-
-class RefusedUrl(PaymentError):
-    """This URL is not called. The message says why, and is safe to show to its merchant."""
 
 
 class LookUpFailed(OSError):

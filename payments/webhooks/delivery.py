@@ -15,8 +15,9 @@ from idempotency.client.messages import Request
 from idempotency.client.retry_after import parse
 from idempotency.client.transports import NoAnswer
 from idempotency.outbox import Dead, Delivered, Ending, Message, Retry
+from payments.exceptions import RefusedUrl
 from payments.webhooks import conf, endpoints, signatures
-from payments.webhooks.addresses import AddressBook, LookUpFailed, RefusedUrl, check_form
+from payments.webhooks.addresses import AddressBook, LookUpFailed, check_form
 
 #: Bytes of an answer that are read; its status is all that counts.
 MAX_ANSWER = 64 * 1024

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from payments.exceptions import PaymentError
+from payments.exceptions import NotSigned
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
@@ -22,10 +22,6 @@ ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature
 SHORTEST_SECRET = 24
 
 _MESSAGE_ID = re.compile(r"\A[\x21-\x7e]{1,255}\Z")
-
-
-class NotSigned(PaymentError):
-    """No known secret signed this message within the last five minutes."""
 
 
 def new_secret() -> str:

@@ -1,17 +1,20 @@
 """The API's side of webhooks."""
 
-from drf_spectacular.utils import extend_schema
+from django.http import HttpResponseBase
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework import status
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from payments import openapi
+from idempotency.http.problems import problem_response
+from idempotency.inbox import IdempotencyError
+from payments import openapi, problems
 from payments import serializers as shapes
-from payments.api import PaymentsView, validated
+from payments.api import PaymentsView, RequestTooLarge, content_length, validated
+from payments.exceptions import RefusedUrl
 from payments.openapi import ALWAYS, BODY, problem_responses
-from payments.webhooks import endpoints
-from payments.webhooks.addresses import RefusedUrl
+from payments.webhooks import endpoints, gateway_events
 
 
 class WebhookEndpointView(PaymentsView):
@@ -61,3 +64,52 @@ class WebhookEndpointView(PaymentsView):
         shapes.check_endpoint_id(endpoint_id)
         endpoint = endpoints.get(merchant=self.merchant, endpoint_id=endpoint_id)
         return Response(shapes.WebhookEndpointRepresentation(endpoint).data)
+
+
+class GatewayEventsView(PaymentsView):
+    """The gateway calls it, without an API key: whoever knows the secret is the gateway."""
+
+    authentication_classes = []
+    permission_classes = []
+    # The signature is over the bytes, whatever they are said to be.
+    parser_classes = []
+
+    @extend_schema(
+        operation_id="receive_gateway_event",
+        summary="Take an event of the gateway",
+        description=(
+            "Signed by the Standard Webhooks scheme, at most five minutes ago. 204 means recorded, "
+            "and an event that was recorded before is 204 again: its charge or refund is settled "
+            "once, now or soon. After any other answer the same event may be sent again."
+        ),
+        auth=[],
+        request={"application/json": shapes.GatewayEvent},
+        parameters=openapi.SIGNED,
+        responses={
+            204: OpenApiResponse(description="Recorded."),
+            **problem_responses(
+                "malformed_request",
+                "invalid_request",
+                "not_signed",
+                "not_acceptable",
+                "request_too_large",
+                "service_unavailable",
+            ),
+            (409, problems.CONTENT_TYPE): OpenApiResponse(
+                openapi.Problem,
+                description="`idempotency_key_in_use`: the same event is being recorded right now.",
+            ),
+            (422, problems.CONTENT_TYPE): OpenApiResponse(
+                openapi.Problem,
+                description="`idempotency_key_reused`: its id was another event's.",
+            ),
+        },
+    )
+    def post(self, request: Request) -> HttpResponseBase:
+        if content_length(request) > gateway_events.MAX_EVENT:
+            raise RequestTooLarge
+        try:
+            gateway_events.receive(body=request._request.body, headers=request.headers)
+        except IdempotencyError as error:
+            return problem_response(error, request._request)
+        return Response(status=status.HTTP_204_NO_CONTENT)

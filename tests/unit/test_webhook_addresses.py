@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from payments.exceptions import RefusedUrl
 from payments.webhooks import addresses
-from payments.webhooks.addresses import AddressBook, LookUpFailed, RefusedUrl, check, check_form
+from payments.webhooks.addresses import AddressBook, LookUpFailed, check, check_form
 
 PUBLIC = ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946"]
 

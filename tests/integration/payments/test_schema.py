@@ -58,6 +58,7 @@ def test_every_route_of_the_api_is_in_the_document() -> None:
         "/v1/charges",
         "/v1/charges/{charge_id}",
         "/v1/charges/{charge_id}/refunds",
+        "/v1/gateway-events",
         "/v1/idempotency-keys/{key}",
         "/v1/refunds/{refund_id}",
         "/v1/transfers",
@@ -66,13 +67,14 @@ def test_every_route_of_the_api_is_in_the_document() -> None:
     }
 
 
-def test_every_body_is_offered_in_three_media_types_and_closed() -> None:
+def test_every_body_of_a_merchants_is_offered_in_three_media_types_and_closed() -> None:
     document = schema()
     bodies = [
         (operation["requestBody"]["content"], path)
         for path, methods in document["paths"].items()
         for operation in methods.values()
-        if "requestBody" in operation
+        # The gateway's are what it makes them.
+        if "requestBody" in operation and path != "/v1/gateway-events"
     ]
     assert len(bodies) == 5
     for content, path in bodies:

@@ -19,9 +19,10 @@ from standardwebhooks import Webhook
 from idempotency.client import total_time
 from idempotency.client.transports import NoAnswer
 from idempotency.outbox import Dead, Delivered, Ending, Message, Retry
+from payments.exceptions import RefusedUrl
 from payments.models import WebhookEndpoint
 from payments.webhooks import delivery, endpoints
-from payments.webhooks.addresses import AddressBook, RefusedUrl
+from payments.webhooks.addresses import AddressBook
 from payments.webhooks.delivery import Postman
 from tests.integration.client.loopback import Answer, Server
 from tests.integration.payments.api import Api

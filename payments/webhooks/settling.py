@@ -1,0 +1,91 @@
+"""Settles what an event says has ended: on its word where it agrees with us, else on the gateway's.
+
+======================  ==========================================================================
+our charge or refund    what follows
+======================  ==========================================================================
+pending, and the same   settled as the event says
+pending, and otherwise  the gateway is asked, and settled as it says
+settled like that       nothing
+settled otherwise       dead letter: an operator looks, and the nightly comparison lists it
+in somebody's hands     later again: the request that made it will know first
+not there               later again, then dead letter. It is written before the gateway is asked,
+                        so an event cannot be early; but it may be of a backup's other half
+======================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from idempotency.operations import Done, NotSent, Outcome, Refused
+from idempotency.outbox import Dead, Delivered, Ending, Message, Retry
+from payments import settlement
+from payments.exceptions import NotPending
+from payments.gateways.choice import get_gateway
+from payments.models import Charge, Refund
+from payments.webhooks.gateway_events import Ended
+
+ACTOR = "gateway event"
+
+
+def settle(message: Message) -> Ending:
+    """Settle what the event in this message says."""
+    ended = Ended(**message.payload)
+    movement = _movement(ended)
+    if movement is None:
+        return Retry(f"There is no {ended.kind} {ended.reference}.")
+    if movement.status != "pending":
+        return _compared(movement, ended)
+    outcome = _outcome(ended) if _is_the_same(movement, ended) else _asked(movement)
+    if isinstance(outcome, NotSent):
+        return Dead(f"The gateway's books do not have it: {outcome.reason}")
+    if not isinstance(outcome, Done | Refused):
+        return Retry(f"It differs from ours, and the gateway cannot be asked: {outcome.reason}")
+    return _settled(movement, outcome, ended)
+
+
+def _settled(movement: Charge | Refund, outcome: Done | Refused, ended: Ended) -> Ending:
+    reason = f"the gateway told of {ended.id}"
+    try:
+        if settlement.settle(movement, outcome, actor=ACTOR, reason=reason):
+            return Delivered("settled")
+    except NotPending:
+        return Retry("It has just been settled: to be compared.")
+    return Retry("Its request is still at it.")
+
+
+def _movement(ended: Ended) -> Charge | Refund | None:
+    if ended.kind == "charge":
+        return Charge.objects.filter(public_id=ended.reference).first()
+    refunds = Refund.objects.select_related("charge")
+    return refunds.filter(public_id=ended.reference).first()
+
+
+def _is_the_same(movement: Charge | Refund, ended: Ended) -> bool:
+    """Whether the event is about what we asked for."""
+    if isinstance(movement, Refund) and movement.charge.gateway_reference != ended.charge:
+        return False
+    return (movement.amount, movement.currency) == (ended.amount, ended.currency)
+
+
+def _compared(movement: Charge | Refund, ended: Ended) -> Ending:
+    """What an event says of something that has ended here already."""
+    moved = movement.status == "succeeded"
+    same = movement.gateway_reference == ended.id and _is_the_same(movement, ended)
+    if moved == ended.moved and (same or not moved):
+        return Delivered("known already")
+    there = "moved" if ended.moved else "did not move"
+    return Dead(f"Here it is {movement.status}; the gateway {there} {ended.amount} as {ended.id}.")
+
+
+def _outcome(ended: Ended) -> Done | Refused:
+    if ended.moved:
+        return Done({"id": ended.id})
+    return Refused({"status": 402, "code": ended.code, "message": ""})
+
+
+def _asked(movement: Charge | Refund) -> Outcome:
+    """What the gateway itself says of it. Its downstream key is not known here."""
+    gateway = get_gateway()
+    if isinstance(movement, Charge):
+        return gateway.find_charge(reference=movement.public_id, key="")
+    charge = movement.charge.gateway_reference
+    return gateway.find_refund(charge=charge, reference=movement.public_id, key="")
