@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -13,16 +14,51 @@ from idempotency import settling
 from idempotency.conf import settings
 from idempotency.core.errors import EndedUnsettled, ForceFailed
 from idempotency.core.responses import RecordedResponse
+from idempotency.core.states import State
 from idempotency.http.problems import problem_response
 from idempotency.http.recording import record
 from idempotency.http.routes import protected_routes
 from idempotency.models import IdempotencyKey
 from idempotency.operations import Done, NotSent, Refused
 from idempotency.settling import Finding, Resolution
-from idempotency.stores import get_store
+from idempotency.stores import clock, get_store
 from idempotency.stores.base import Seen
 
-__all__ = ["Done", "NotSent", "Refused", "Seen", "final_answer", "force_fail", "settle"]
+__all__ = [
+    "Done",
+    "NotSent",
+    "Refused",
+    "Seen",
+    "Standing",
+    "final_answer",
+    "force_fail",
+    "settle",
+    "standing",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How an operation's key stands, for whoever has found out what became of its call."""
+
+    seen: Seen
+    #: Somebody holds its lease: he is about to know himself.
+    is_held: bool
+    #: It has its answer, or no recovery point: there is nothing to settle.
+    is_over: bool
+
+
+def standing(key_id: int, *, using: str | None = None) -> Standing | None:
+    """What `settle` has to be told; None when there is no such key, as it was pruned."""
+    keys = IdempotencyKey.objects.using(get_store(using).using).annotate(now=clock.now())
+    key: Any = keys.filter(pk=key_id).first()
+    if key is None:
+        return None
+    return Standing(
+        seen=Seen.of(key),
+        is_held=key.lease_expires_at is not None and key.lease_expires_at > key.now,
+        is_over=key.state == State.SUCCEEDED or not key.recovery_point,
+    )
 
 
 def force_fail(

@@ -90,7 +90,7 @@ class SyncPoolOptions(PoolOptions, total=False):
 class _Pool:
     """What both transports are made of."""
 
-    def __init__(self, **options: Unpack[PoolOptions]) -> None:
+    def __init__(self, **options: Unpack[SyncPoolOptions]) -> None:
         proxy = options.get("proxy")
         self._max_answer = options.get("max_answer", MAX_ANSWER)
         self._options: dict[str, Any] = {
@@ -112,8 +112,8 @@ class DeadlineTransport(_Pool, httpx2.BaseTransport):
     """For ``httpx2.Client``. Safe for threads."""
 
     def __init__(self, **options: Unpack[SyncPoolOptions]) -> None:
-        resolve = options.pop("resolve", _addresses)
         super().__init__(**options)
+        resolve = options.get("resolve", _addresses)
         self._pool = httpcore2.ConnectionPool(network_backend=_Backend(resolve), **self._options)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
