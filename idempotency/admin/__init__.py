@@ -1,6 +1,8 @@
-"""The admin of keys and of their audit trail. Stored responses are shown with their key only."""
+"""The admin of keys, of their audit trail, and of the outbox. Stored responses are shown with their
+key only, and the history of a message with the message."""
 
 from idempotency.admin.events import KeyEventAdmin
 from idempotency.admin.keys import IdempotencyKeyAdmin
+from idempotency.admin.outbox import OutboxMessageAdmin
 
-__all__ = ["IdempotencyKeyAdmin", "KeyEventAdmin"]
+__all__ = ["IdempotencyKeyAdmin", "KeyEventAdmin", "OutboxMessageAdmin"]

@@ -63,11 +63,12 @@ chosen AS MATERIALIZED (
     ) AS ranked
     WHERE turn <= room ORDER BY turn, due_at LIMIT %(most)s
 ),
--- Looked at again under its row lock: another dispatcher may have claimed it meanwhile.
+-- Looked at again under its row lock: another dispatcher may have claimed it meanwhile. (An array,
+-- here and below, keeps the planner from reading the whole table for a join that it misjudges.)
 locked AS MATERIALIZED (
     SELECT m.sequence, m.state AS was
     FROM idempotency_outboxmessage AS m
-    WHERE m.sequence IN (SELECT chosen.sequence FROM chosen)
+    WHERE m.sequence = ANY (ARRAY(SELECT chosen.sequence FROM chosen))
         AND m.state IN ('pending', 'sending') AND m.due_at <= (SELECT now FROM clock)
     FOR UPDATE OF m SKIP LOCKED
 ),
@@ -76,30 +77,33 @@ claimed AS (
     SET state = 'sending', owner = %(owner)s, attempt = m.attempt + 1,
         due_at = clock.now + chosen.lease
     FROM clock, locked JOIN chosen USING (sequence)
-    WHERE m.sequence = locked.sequence
+    WHERE m.sequence = ANY (ARRAY(SELECT chosen.sequence FROM chosen))
+        AND m.sequence = locked.sequence
     RETURNING m.sequence, m.message_id, m.channel, m.destination, m.aggregate, m.payload,
         m.attempt, m.created_at, m.queued_at, locked.was, clock.now
 ),
 -- Where those that have to wait for their predecessor fill the window, nobody behind them would be
 -- seen: they are due later. Their predecessor's end makes the next one due at once, and if it did
 -- so meanwhile, due_at is another.
-crowded AS MATERIALIZED (
-    SELECT due.sequence, due.due_at, due.held_by,
-        count(*) OVER (PARTITION BY due.channel, due.destination) AS seen
-    FROM due
+crowd AS MATERIALIZED (
+    SELECT counted.sequence, counted.due_at, counted.held_by
+    FROM (SELECT due.*, count(*) OVER (PARTITION BY channel, destination) AS seen FROM due) AS counted
+    WHERE counted.seen >= %(window)s AND counted.held_by IS NOT NULL
 ),
 movable AS MATERIALIZED (
-    SELECT m.sequence, crowded.held_by
-    FROM idempotency_outboxmessage AS m JOIN crowded USING (sequence)
-    WHERE crowded.seen >= %(window)s AND crowded.held_by IS NOT NULL
-        AND m.state = 'pending' AND m.due_at = crowded.due_at
+    SELECT m.sequence, crowd.held_by
+    FROM idempotency_outboxmessage AS m JOIN crowd USING (sequence)
+    WHERE m.sequence = ANY (ARRAY(SELECT crowd.sequence FROM crowd))
+        AND m.state = 'pending' AND m.due_at = crowd.due_at
     FOR UPDATE OF m SKIP LOCKED
 ),
 moved AS (
     UPDATE idempotency_outboxmessage AS m
     SET due_at = clock.now
         + CASE movable.held_by WHEN 'dead' THEN interval '10 minutes' ELSE interval '1 minute' END
-    FROM clock, movable WHERE m.sequence = movable.sequence
+    FROM clock, movable
+    WHERE m.sequence = ANY (ARRAY(SELECT crowd.sequence FROM crowd))
+        AND m.sequence = movable.sequence
     RETURNING m.sequence
 )
 SELECT claimed.*, counted.moved
