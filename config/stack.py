@@ -8,6 +8,7 @@ are in `.data/` (or STACK_DATA); its `stack.json` tells other programs what runs
 Exit code: 0 after a stop that was asked for, 1 when the stack could not start or go on.
 """
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -130,7 +131,8 @@ class Stack:
         if self.env.get("GATEWAY_URL"):
             return
         port = embedded.free_port(preferred=9000)
-        self._start_service("gateway", [*GATEWAY, "--port", str(port)], grace=5)
+        events = ["--events-url", f"{self.url}/v1/gateway-events"]
+        self._start_service("gateway", [*GATEWAY, "--port", str(port), *events], grace=5)
         self.env["GATEWAY_URL"] = f"http://{HOST}:{port}"
 
     def _start_service(self, name: str, command: list[str], grace: float) -> None:
@@ -229,6 +231,9 @@ def _environment() -> dict[str, str]:
     env = defaults | dict(os.environ)
     env["PORT"] = str(_port())
     env.setdefault("SECRET_KEY", _secret_key())
+    # Shared by the gateway and the product, which start and stop together.
+    secret = base64.b64encode(secrets.token_bytes(32)).decode()
+    env.setdefault("GATEWAY_WEBHOOK_SECRETS", f"whsec_{secret}")
     return env
 
 

@@ -9,9 +9,11 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
 from payments import currencies, models
+from payments.webhooks.events import CHANNEL
 
 if TYPE_CHECKING:
     # Generic for the type checker only.
@@ -136,8 +138,19 @@ class TransferAdmin(MovementAdmin):
 
 @admin.register(models.WebhookEndpoint)
 class WebhookEndpointAdmin(ReadOnlyAdmin):
-    list_display = ("endpoint_id", "merchant", "url", "updated")
+    list_display = ("endpoint_id", "merchant", "url", "enabled", "updated")
+    list_filter = ("enabled",)
     list_select_related = ("merchant",)
+    # Not its secret: whoever knows that can speak for us.
+    fields = ("endpoint_id", "merchant", "url", "enabled", "created", "updated", "messages")
+    readonly_fields = ("messages",)
+
+    @admin.display(description=_("messages"))
+    def messages(self, endpoint: models.WebhookEndpoint) -> str:
+        """What was sent to it and what waits, with the history of each and the re-send."""
+        query = urlencode({"q": endpoint.destination, "channel": CHANNEL})
+        url = reverse("admin:idempotency_outboxmessage_changelist")
+        return format_html('<a href="{}?{}">{}</a>', url, query, _("Show them"))
 
 
 @admin.register(models.LedgerAccount)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -108,6 +109,20 @@ def test_the_digest_of_a_key_is_not_shown(story: str, acme: Api, admin_client: C
     page = admin_client.get(url(type(key), "change", key.pk)).content.decode()
     assert key.prefix in page
     assert key.digest not in page
+
+
+def test_an_endpoint_leads_to_its_messages_and_keeps_its_secret(
+    story: str, acme: Api, globex: Api, admin_client: Client
+) -> None:
+    endpoint = WebhookEndpoint.objects.get()
+    WebhookEndpoint.objects.create(merchant=globex.merchant, endpoint_id="x", url="https://a/")
+    acme.transfer(globex, 1)  # told to both
+    page = admin_client.get(url(WebhookEndpoint, "change", endpoint.pk)).content.decode()
+    assert endpoint.secret not in page
+    found = re.search(r'href="([^"]*outboxmessage/\?[^"]*)"', page)
+    assert found is not None
+    messages = admin_client.get(html.unescape(found[1])).context["cl"].result_list
+    assert [it.destination for it in messages] == [endpoint.destination]
 
 
 def test_every_model_is_registered() -> None:
