@@ -14,22 +14,34 @@ from payments import charges, refunds
 from payments.models import Charge, Refund
 
 
+def is_held(movement: Charge | Refund) -> bool:
+    """Whether somebody is at it now, and about to know how it ended."""
+    standing = _standing(movement)
+    return standing is not None and standing.is_held
+
+
 def settle(movement: Charge | Refund, outcome: Done | Refused, *, actor: str, reason: str) -> bool:
-    """False: nothing was written, because somebody is at it and will end it himself, or because it
-    changed meanwhile. Look again later.
+    """False: nothing was written, because somebody is at it, or because it changed meanwhile. Look
+    again later.
 
     Raises `NotPending` when it has ended meanwhile. Not for use in a transaction.
     """
-    key_id = movement.idempotency_key_id
-    standing = None if key_id is None else operators.standing(key_id)
-    if key_id is None or standing is None or standing.is_over:
+    standing = _standing(movement)
+    if standing is None or standing.is_over:
         # Nobody waits for an answer: an operator ended the key, or it had none. The money is real.
         with transaction.atomic():
             _end(movement, outcome)
         return True
     if standing.is_held:
         return False
-    return operators.settle(key_id, seen=standing.seen, outcome=outcome, actor=actor, reason=reason)
+    return operators.settle(
+        standing.key_id, seen=standing.seen, outcome=outcome, actor=actor, reason=reason
+    )
+
+
+def _standing(movement: Charge | Refund) -> operators.Standing | None:
+    key_id = movement.idempotency_key_id
+    return None if key_id is None else operators.standing(key_id)
 
 
 def _end(movement: Charge | Refund, outcome: Done | Refused) -> None:

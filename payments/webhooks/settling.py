@@ -1,21 +1,21 @@
-"""Settles what an event says has ended: on its word where it agrees with us, else on the gateway's.
+"""Settles what an event says has ended. The gateway's books decide; the event says when to look.
 
 ======================  ==========================================================================
 our charge or refund    what follows
 ======================  ==========================================================================
-pending, and the same   settled as the event says
-pending, and otherwise  the gateway is asked, and settled as it says
+pending                 the gateway is asked, and it is settled as its books say. Where it cannot
+                        be asked, as the event says, if that is about the same money as ours
+in somebody's hands     later again: the request that made it will know first
 settled like that       nothing
 settled otherwise       dead letter: an operator looks, and the nightly comparison lists it
-in somebody's hands     later again: the request that made it will know first
-not there               later again, then dead letter. It is written before the gateway is asked,
-                        so an event cannot be early; but it may be of a backup's other half
+not there, or not in    later again, then dead letter. A charge is written before the gateway is
+the gateway's books     asked, so its event cannot be early; but either side may be an old backup
 ======================  ==========================================================================
 """
 
 from __future__ import annotations
 
-from idempotency.operations import Done, NotSent, Outcome, Refused
+from idempotency.operations import Done, Outcome, Refused, Unknown
 from idempotency.outbox import Dead, Delivered, Ending, Message, Retry
 from payments import settlement
 from payments.exceptions import NotPending
@@ -24,6 +24,7 @@ from payments.models import Charge, Refund
 from payments.webhooks.gateway_events import Ended
 
 ACTOR = "gateway event"
+IN_HANDS = "Its request is still at it."
 
 
 def settle(message: Message) -> Ending:
@@ -34,12 +35,14 @@ def settle(message: Message) -> Ending:
         return Retry(f"There is no {ended.kind} {ended.reference}.")
     if movement.status != "pending":
         return _compared(movement, ended)
-    outcome = _outcome(ended) if _is_the_same(movement, ended) else _asked(movement)
-    if isinstance(outcome, NotSent):
-        return Dead(f"The gateway's books do not have it: {outcome.reason}")
-    if not isinstance(outcome, Done | Refused):
-        return Retry(f"It differs from ours, and the gateway cannot be asked: {outcome.reason}")
-    return _settled(movement, outcome, ended)
+    if settlement.is_held(movement):
+        return Retry(IN_HANDS)
+    outcome = _asked(movement)
+    if isinstance(outcome, Unknown) and _is_the_same(movement, ended):
+        outcome = _outcome(ended)
+    if isinstance(outcome, Done | Refused):
+        return _settled(movement, outcome, ended)
+    return Retry(f"The gateway's books do not tell: {outcome.reason}")
 
 
 def _settled(movement: Charge | Refund, outcome: Done | Refused, ended: Ended) -> Ending:
@@ -49,7 +52,7 @@ def _settled(movement: Charge | Refund, outcome: Done | Refused, ended: Ended) -
             return Delivered("settled")
     except NotPending:
         return Retry("It has just been settled: to be compared.")
-    return Retry("Its request is still at it.")
+    return Retry(IN_HANDS)
 
 
 def _movement(ended: Ended) -> Charge | Refund | None:
