@@ -66,10 +66,6 @@ class Enquiries:
                 raise MovementsUnknown("the gateway does not turn the page")
             after = page[-1].id
 
-    def close(self) -> None:
-        """Close this process's connections; a later question opens new ones."""
-        self._caller.close()
-
     def _ask(self, path: str, query: dict[str, str]) -> list[Entry]:
         url = f"{self._url}{path}?{urlencode(query)}"
         request = Request("GET", url, {"Accept": "application/json"})

@@ -11,13 +11,12 @@ from django.core.exceptions import ImproperlyConfigured
 
 from idempotency.client import classify
 from idempotency.client.caller import Caller
-from idempotency.client.httpx2_transports import Httpx2Transport
 from idempotency.client.messages import Request
 from idempotency.client.policy import Options
 from idempotency.http.deadlines import current_deadline
 from idempotency.operations import Outcome
 from payments.gateways.base import Movement, Task
-from payments.gateways.calling import MAX_ANSWER, OPTIONS, CallingGateway, options_of, unsent
+from payments.gateways.calling import OPTIONS, CallingGateway, options_of, unsent
 from payments.gateways.enquiries import Enquiries
 from payments.gateways.readings import collecting
 
@@ -29,8 +28,7 @@ class HttpGateway(CallingGateway):
         super().__init__(url, **options)
         # What is asked moves nothing, so the status of its answer is all that the loop has to know.
         asking: Options = {**self._options, "classify": classify, "hedging": None}
-        transport = Httpx2Transport(max_answer=MAX_ANSWER)
-        caller = Caller(transport, self.name, **self._waiting, **asking)
+        caller = Caller(self._connections, self.name, **self._waiting, **asking)
         self._enquiries = Enquiries(self.url, caller, self.room)
 
     @classmethod
@@ -65,10 +63,6 @@ class HttpGateway(CallingGateway):
 
     def movements(self, *, since: datetime, until: datetime) -> Iterator[Movement]:
         return self._enquiries.movements(since, until)
-
-    def close(self) -> None:
-        super().close()
-        self._enquiries.close()
 
     def _call(self, task: Task, path: str, order: Mapping[str, Any], key: str) -> Outcome:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}

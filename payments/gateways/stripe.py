@@ -20,7 +20,6 @@ from django.core.exceptions import ImproperlyConfigured
 from idempotency.client import BulkheadFull, Deadline, classify
 from idempotency.client.caller import Caller
 from idempotency.client.history import CallResult
-from idempotency.client.httpx2_transports import Httpx2Transport
 from idempotency.client.messages import Request
 from idempotency.client.policy import Options
 from idempotency.client.transports import Transport
@@ -29,7 +28,7 @@ from idempotency.operations import Done, NotSent, Outcome, Unknown
 from payments.gateways import stripe_answers as answers
 from payments.gateways.answers import Answer
 from payments.gateways.base import Movement, Task
-from payments.gateways.calling import MAX_ANSWER, OPTIONS, CallingGateway, options_of
+from payments.gateways.calling import OPTIONS, CallingGateway, options_of
 from payments.gateways.readings import Reading, ReadingTransport, wait_asked_for
 from payments.gateways.stripe_answers import Object
 from payments.gateways.stripe_books import Books
@@ -84,8 +83,7 @@ class StripeGateway(CallingGateway):
         self._capture = capture
         # What is asked moves nothing, so the status of its answer is all that the loop has to know.
         asked: Options = {**self._options, "classify": classify}
-        transport = Httpx2Transport(max_answer=MAX_ANSWER)
-        self._enquirer = Caller(transport, self.name, **self._waiting, **asked)
+        self._enquirer = Caller(self._connections, self.name, **self._waiting, **asked)
 
     @classmethod
     def from_settings(cls, **given: Any) -> Self:
@@ -139,10 +137,6 @@ class StripeGateway(CallingGateway):
 
     def movements(self, *, since: datetime, until: datetime) -> Iterator[Movement]:
         return self._books().movements(since, until)
-
-    def close(self) -> None:
-        super().close()
-        self._enquirer.close()
 
     # --- Money ------------------------------------------------------------------------------------
 
@@ -249,8 +243,7 @@ class StripeGateway(CallingGateway):
             return Unknown(f"Stripe could not be asked: {error}")
 
     def _transport(self) -> Transport[Reading]:
-        below = Httpx2Transport(max_answer=MAX_ANSWER)
-        return AskFirst(ReadingTransport(below, timeout=self.timeout, read=_read))
+        return AskFirst(ReadingTransport(self._connections, timeout=self.timeout, read=_read))
 
 
 def _read(response: httpx2.Response) -> Answer:

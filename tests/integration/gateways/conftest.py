@@ -50,11 +50,17 @@ def play() -> Iterator[Callable[..., Script]]:
 
 
 @pytest.fixture(scope="session")
-def localstripe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Localstripe]:
-    """Stripe as localstripe has it: it ignores keys. Its books are shared by all tests."""
+def running_localstripe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Localstripe]:
     server = Localstripe(tmp_path_factory.mktemp("localstripe"))
     yield server
     server.close()
+
+
+@pytest.fixture
+def localstripe(running_localstripe: Localstripe) -> Localstripe:
+    """Stripe as localstripe has it: it ignores keys. Its books are empty."""
+    running_localstripe.forget()
+    return running_localstripe
 
 
 @pytest.fixture

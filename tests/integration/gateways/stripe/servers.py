@@ -67,6 +67,10 @@ class Localstripe(Server):
     def post(self, path: str, **data: Any) -> Any:
         return self._http.post(f"/v1/{path}", data=data).raise_for_status().json()
 
+    def forget(self) -> None:
+        """Empty the books."""
+        self._http.delete("/_config/data").raise_for_status()
+
     def close(self) -> None:
         self._http.close()
         super().close()
