@@ -92,8 +92,9 @@ def _prune(run: Run) -> None:
             messages.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:limit]
         )
         prunable = messages.filter(pk__in=ids, state__in=_PRUNED, settled_at__lt=old)
+        goes_on = len(ids) == limit and messages.filter(pk=ids[-1], created_at__lt=old).exists()
         run.done += prunable.count() if run.dry_run else _delete(run.using, prunable)
-        if len(ids) < limit or not messages.filter(pk=ids[-1], created_at__lt=old).exists():
+        if not goes_on:
             return
         after = ids[-1]
 

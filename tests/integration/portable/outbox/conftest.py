@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def mail(settings: Any) -> Iterator[None]:
-    """The channel delivers again, and its breakers belong to this process."""
-    from idempotency.outbox import breakers
+def mail(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The channel delivers again, its breakers belong to this process, and nobody is nudged."""
+    from idempotency.outbox import breakers, nudging
     from tests.integration.portable.outbox.mail import Mail
 
     settings.IDEMPOTENCY = settings.IDEMPOTENCY | {"REDIS_URL": None}
-    settings.CELERY_BROKER_URL = None
+    monkeypatch.setattr(nudging, "_publish", lambda *_: None)
     Mail.reset()
     breakers._breaker.cache_clear()
     yield
