@@ -77,8 +77,11 @@ def settle(store: Store, key_id: int, seen: Seen, finding: Finding, resolution: 
         return False
     except Exception as error:
         if not commit.happened:
-            _put_back(store, lease, seen, f"{type(error).__name__} when it was settled")
-            raise
+            ours = _put_back(store, lease, seen, f"{type(error).__name__} when it was settled")
+            if ours or isinstance(error, (DatabaseError, InterfaceError)):
+                raise
+            # Somebody took over and was faster, so this step found its intent done: no defect.
+            return False
         logger.exception("a hook after settling %s failed", kept.operation.name)
     announce(signals.key_failed if idle else signals.key_completed, lease, **told)
     return True
@@ -125,15 +128,18 @@ def _tell_story(store: Store, lease: Lease, seen: Seen, resolution: Resolution, 
     store.resolved(lease, actor=resolution.actor, reason=resolution.reason, data=data)
 
 
-def _put_back(store: Store, lease: Lease, seen: Seen, reason: str) -> None:
-    """Leave the operation as open as it was found."""
+def _put_back(store: Store, lease: Lease, seen: Seen, reason: str) -> bool:
+    """Leave the operation as open as it was found. False: it is not ours any more."""
     replace_if_broken(store.using)
     try:
         if seen.state == State.IN_DOUBT:
             store.doubt(lease, reason)
         else:
             store.suspend(lease, reason)
-    except (DatabaseError, InterfaceError, LeaseLost):
+    except LeaseLost:
+        return False
+    except (DatabaseError, InterfaceError):
         # Our lease runs out, and the job that resumes comes to the same doubt.
         digest = log_digest(lease.digest)
         logger.warning("could not put %s back", digest, exc_info=True)
+    return True

@@ -11,13 +11,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 
-from django.db import IntegrityError, connections, transaction
-from django.db.models import DurationField, F, Q, QuerySet, Value
-from django.db.models.expressions import Combinable
-from django.db.models.functions import TruncDate
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
 
 from idempotency.core.decisions import (
     Busy,
@@ -32,31 +30,21 @@ from idempotency.core.decisions import (
     Won,
 )
 from idempotency.core.errors import LeaseLost
-from idempotency.core.keys import Scope
 from idempotency.core.responses import RecordedResponse
 from idempotency.core.states import SETTLED, State
-from idempotency.models import EventKind, IdempotencyKey, KeyEvent, StoredResponse
+from idempotency.models import EventKind, IdempotencyKey
 from idempotency.stores import clock
-from idempotency.stores.base import KeyRecord, Seen, Unsettled
+from idempotency.stores.base import KeyRecord
+from idempotency.stores.open_operations import OpenOperations
+from idempotency.stores.rows import today
 
 #: Lost races in a row after which a claim says that the key is in use: somebody else is making
 #: progress.
 ROUNDS = 5
 
 
-def _after(delta: timedelta) -> Combinable:
-    return clock.now() + Value(delta, output_field=DurationField())
-
-
-def _today() -> Combinable:
-    return TruncDate(clock.now(), tzinfo=UTC)
-
-
-class DatabaseStore:
+class DatabaseStore(OpenOperations):
     """The Store protocol over the ORM. See ``base.py`` for what each method promises."""
-
-    def __init__(self, using: str) -> None:
-        self.using = using
 
     # The claim
 
@@ -86,10 +74,6 @@ class DatabaseStore:
         held = row.state == State.PROCESSING and row.lease_expires_at > row.now
         return Standing.RUNNING if held else Standing.REPEATABLE
 
-    def _look(self, condition: Q) -> Any:
-        """The row with the database's time beside it, so that both are of one moment."""
-        return self._keys().filter(condition).annotate(now=clock.now()).first()
-
     def _held(self, claim: Claim, row: Any) -> Decision | None:
         """Why the key cannot be claimed as the row stood, or None when it can."""
         if row.fingerprint_version != claim.fingerprint_version:
@@ -115,9 +99,9 @@ class DatabaseStore:
             fingerprint_version=claim.fingerprint_version,
             state=State.PROCESSING.value,
             owner=claim.owner,
-            lease_expires_at=_after(claim.lease),
+            lease_expires_at=clock.after(claim.lease),
             created_at=clock.now(),
-            response_day=_today(),
+            response_day=today(),
         )
         self._keys().bulk_create([row], ignore_conflicts=True)
         # Whether the row went in shows in whose token it bears, not in what bulk_create returns.
@@ -152,11 +136,11 @@ class DatabaseStore:
                     state=State.PROCESSING.value,
                     owner=owner,
                     attempt=F("attempt") + 1,
-                    lease_expires_at=_after(duration),
+                    lease_expires_at=clock.after(duration),
                     failure="",
                     completed_at=None,
                     expires_at=None,
-                    response_day=_today(),
+                    response_day=today(),
                     **changes,
                 )
             )
@@ -171,7 +155,7 @@ class DatabaseStore:
     # The owner's writes
 
     def renew(self, lease: Lease, duration: timedelta) -> None:
-        self._demand(lease, lease_expires_at=_after(duration))
+        self._demand(lease, lease_expires_at=clock.after(duration))
 
     def record_recovery_point(self, lease: Lease, point: str, context: Mapping[str, Any]) -> None:
         passed = {"recovery_point": point, "recovery_point_at": clock.now(), "look_up_at": None}
@@ -290,66 +274,8 @@ class DatabaseStore:
         )
 
     def _end_for_good(self, key: QuerySet[IdempotencyKey], reason: str, ttl: timedelta) -> int:
-        settled = self._settled(ttl) | {"failure": reason[:500], "response_day": _today()}
+        settled = self._settled(ttl) | {"failure": reason[:500], "response_day": today()}
         return key.update(owner=uuid.uuid4(), **settled)
-
-    # Settling
-
-    def age_of_recovery_point(self, lease: Lease) -> timedelta:
-        row = self._look(Q(pk=lease.key_id, owner=lease.owner))
-        if row is None or row.recovery_point_at is None:
-            raise LeaseLost
-        age: timedelta = row.now - row.recovery_point_at
-        return age
-
-    def unsettled_operations(self, *, after: timedelta, limit: int) -> list[Unsettled]:
-        due = Q(look_up_at__isnull=True) | Q(look_up_at__lte=clock.now())
-        rows = self._past_recovery_point(after).filter(self._idle(), due).annotate(now=clock.now())
-        longest_due = F("look_up_at").asc(nulls_first=True)
-        return [self._unsettled(row) for row in rows.order_by(longest_due, "pk")[:limit]]
-
-    def count_unsettled(self, *, after: timedelta) -> int:
-        return self._past_recovery_point(after).count()
-
-    def _past_recovery_point(self, after: timedelta) -> QuerySet[IdempotencyKey]:
-        # The index on leases holds the open keys and no other.
-        open_keys = self._keys().filter(state__in=[State.PROCESSING.value, State.IN_DOUBT.value])
-        passed = open_keys.filter(recovery_point_at__lte=_after(-after))
-        return passed.exclude(recovery_point="")
-
-    def look_up_again(self, unsettled: Unsettled, at: datetime) -> bool:
-        asked = self._keys().filter(self._idle(), pk=unsettled.key_id)
-        if unsettled.look_up_at is None:
-            return bool(asked.filter(look_up_at__isnull=True).update(look_up_at=at))
-        return bool(asked.filter(look_up_at=unsettled.look_up_at).update(look_up_at=at))
-
-    def take_over_seen(
-        self, key_id: int, seen: Seen, duration: timedelta, *, idle: bool = False
-    ) -> Lease | None:
-        owner = uuid.uuid4()
-        standing = self._seen(key_id, seen).exclude(recovery_point="")
-        if idle:
-            standing = standing.filter(self._idle())
-        taken = standing.update(
-            state=State.PROCESSING.value,
-            owner=owner,
-            attempt=F("attempt") + 1,
-            lease_expires_at=_after(duration),
-            # What the job had used up before does not count.
-            resumes=0,
-            response_day=_today(),
-        )
-        return self._lease(self._keys().get(pk=key_id, owner=owner)) if taken else None
-
-    def resolved(self, lease: Lease, *, actor: str, reason: str, data: Mapping[str, Any]) -> None:
-        self._event(
-            lease.key_id,
-            EventKind.RESOLVED,
-            lease.attempt,
-            actor=actor,
-            reason=reason,
-            data=dict(data),
-        )
 
     def prune_expired(
         self, *, limit: int, after_id: int = 0, dry_run: bool = False
@@ -368,172 +294,3 @@ class DatabaseStore:
     def find(self, digests: list[bytes]) -> list[KeyRecord]:
         rows = self._keys().filter(digest__in=digests).order_by("-created_at", "-pk")
         return [self._record(row) for row in rows]
-
-    # Pieces
-
-    def _keys(self) -> QuerySet[IdempotencyKey]:
-        return IdempotencyKey.objects.using(self.using)
-
-    def _owned(self, lease: Lease) -> QuerySet[IdempotencyKey]:
-        """The fence: the generation, the attempt's token, and the state it expects."""
-        return self._keys().filter(pk=lease.key_id, owner=lease.owner, state=State.PROCESSING.value)
-
-    def _demand(self, lease: Lease, **changes: Any) -> None:
-        if not self._owned(lease).update(**changes):
-            raise LeaseLost
-
-    def _seen(self, key_id: int, seen: Seen) -> QuerySet[IdempotencyKey]:
-        """The fence of whoever is not the owner: the key as he saw it, and still open."""
-        open_states = [State.PROCESSING.value, State.IN_DOUBT.value]
-        return self._keys().filter(
-            pk=key_id,
-            owner=seen.owner,
-            state=seen.state,
-            recovery_point=seen.recovery_point,
-            state__in=open_states,
-        )
-
-    def _as_read(self, row: IdempotencyKey) -> QuerySet[IdempotencyKey]:
-        return self._keys().filter(pk=row.pk, owner=row.owner, state=row.state)
-
-    def _delete(self, keys: QuerySet[IdempotencyKey]) -> int:
-        """One DELETE under the queryset's conditions.
-
-        ``QuerySet.delete()`` reads the rows and then deletes them by id alone as soon as anybody
-        listens to the delete signals of every model, and the guard would be gone.
-        """
-        return keys._raw_delete(self.using)
-
-    @staticmethod
-    def _lease_over(grace: timedelta = timedelta(0)) -> Q:
-        return Q(state=State.PROCESSING.value, lease_expires_at__lte=_after(-grace))
-
-    def _idle(self) -> Q:
-        """Open, and nobody is at it."""
-        return Q(state=State.IN_DOUBT.value) | self._lease_over()
-
-    @staticmethod
-    def _settled(ttl: timedelta) -> dict[str, Any]:
-        return {
-            "state": State.SUCCEEDED.value,
-            "lease_expires_at": None,
-            "context": None,
-            "failure": "",
-            "completed_at": clock.now(),
-            "expires_at": _after(ttl),
-        }
-
-    @staticmethod
-    def _failed(reason: str, ttl: timedelta) -> dict[str, Any]:
-        return {
-            "state": State.FAILED.value,
-            "lease_expires_at": None,
-            "failure": reason[:500],
-            "completed_at": clock.now(),
-            "expires_at": _after(ttl),
-        }
-
-    def _keep_response(self, key_id: int, day: date, response: RecordedResponse) -> date:
-        """Insert the response; on a missing partition use the newest day there is. Returns the day
-        used."""
-        try:
-            with transaction.atomic(using=self.using):
-                self._insert_response(key_id, day, response)
-            return day
-        except IntegrityError as error:
-            newest = self._newest_day_if_missing(error, "idempotency_storedresponse")
-            if newest is None:
-                raise
-            self._insert_response(key_id, newest, response)
-            return newest
-
-    def _insert_response(self, key_id: int, day: date, response: RecordedResponse) -> None:
-        StoredResponse.objects.using(self.using).bulk_create(
-            [
-                StoredResponse(
-                    key_id=key_id,
-                    day=day,
-                    status=response.status,
-                    headers=[list(pair) for pair in response.headers],
-                    body=response.body,
-                )
-            ]
-        )
-
-    def _newest_day_if_missing(self, error: IntegrityError, table: str) -> date | None:
-        """The newest day of a table whose insert found no partition; None when that was not the
-        trouble."""
-        cause = error.__cause__
-        if getattr(cause, "sqlstate", None) != "23514" or cause.diag.constraint_name:  # type: ignore[union-attr]
-            return None
-        with connections[self.using].cursor() as cursor:
-            cursor.execute("SELECT idempotency_newest_day_v1(%s)", [table])
-            newest: date | None = cursor.fetchone()[0]
-        return newest
-
-    def _response(self, key_id: int, day: date) -> RecordedResponse | None:
-        row = StoredResponse.objects.using(self.using).filter(key_id=key_id, day=day).first()
-        if row is None:
-            return None
-        headers = tuple((name, value) for name, value in row.headers)
-        return RecordedResponse(row.status, headers, None if row.body is None else bytes(row.body))
-
-    def _event(self, key_id: int, kind: EventKind, attempt: int, **fields: Any) -> None:
-        now = self._keys().filter(pk=key_id).annotate(now=clock.now()).values_list("now", flat=True)
-        at: datetime = now.get()
-        fields["reason"] = fields.get("reason", "")[:1000]
-        event = KeyEvent(
-            day=at.astimezone(UTC).date(),
-            key_id=key_id,
-            at=at,
-            kind=kind,
-            attempt=attempt,
-            **fields,
-        )
-        try:
-            with transaction.atomic(using=self.using):
-                event.save(using=self.using, force_insert=True)
-        except IntegrityError as error:
-            newest = self._newest_day_if_missing(error, "idempotency_keyevent")
-            if newest is None:
-                raise
-            event.pk, event.day = None, newest
-            event.save(using=self.using, force_insert=True)
-
-    @staticmethod
-    def _unsettled(row: Any) -> Unsettled:
-        return Unsettled(
-            key_id=row.pk,
-            seen=Seen(row.owner, row.state, row.recovery_point),
-            digest=bytes(row.digest),
-            context=row.context or {},
-            recovery_point_at=row.recovery_point_at,
-            look_up_at=row.look_up_at,
-            now=row.now,
-        )
-
-    @staticmethod
-    def _lease(row: IdempotencyKey) -> Lease:
-        return Lease(
-            key_id=row.pk,
-            owner=row.owner,
-            attempt=row.attempt,
-            digest=bytes(row.digest),
-            scope=Scope(row.route, row.tenant, row.key),
-            response_day=row.response_day,
-            recovery_point=row.recovery_point,
-            context=row.context,
-        )
-
-    def _record(self, row: IdempotencyKey) -> KeyRecord:
-        answered = row.state == State.SUCCEEDED
-        return KeyRecord(
-            key=row.key,
-            route=row.route,
-            tenant=row.tenant,
-            state=row.state,
-            attempt=row.attempt,
-            created_at=row.created_at,
-            expires_at=row.expires_at,
-            response=self._response(row.pk, row.response_day) if answered else None,
-        )

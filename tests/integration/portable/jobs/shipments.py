@@ -67,6 +67,8 @@ class Shipment(Operation):
         return self.found.get(context["what"], away)()
 
     def finalize(self, context: dict[str, Any], outcome: Any) -> Reply:
+        if Group.objects.filter(name=context["what"]).exists():
+            raise ValueError("it was finalized before")
         Group.objects.create(name=context["what"])
         return Reply(402 if isinstance(outcome, Refused) else 201, outcome.result)
 
