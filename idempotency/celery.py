@@ -1,1 +1,108 @@
-"""Celery tasks whose effect happens once, however often they are delivered."""
+"""Celery tasks whose effect happens once, however often they are delivered.
+
+A broker delivers again what a dead worker had taken, and what ran longer than its visibility
+timeout, while it still runs. Acknowledging first instead (``acks_late=False``) loses the task with
+the worker. So: acknowledge last, and let the second delivery find that the first one has been.
+
+>>> from idempotency.celery import once
+>>> @once(key=lambda order_id: f"order-{order_id}")                       # doctest: +SKIP
+... def book(order_id):
+...     Order.objects.get(pk=order_id).book()
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from celery import current_task, shared_task
+from celery.exceptions import Ignore, Reject
+
+from idempotency.conf import settings
+from idempotency.core.errors import IdempotencyError
+from idempotency.inbox import consume_once
+
+__all__ = ["once"]
+
+logger = logging.getLogger("idempotency")
+
+#: Seconds by which a task's lease outlives its time limit: until then it is certainly dead.
+MARGIN = 5.0
+
+#: What a task gets unless it says otherwise. The limits are short because they decide how soon the
+#: successor of a killed worker may begin; below the lease by default, and below any sensible
+#: visibility timeout.
+DEFAULTS: dict[str, Any] = {
+    "acks_late": True,
+    "reject_on_worker_lost": True,
+    "soft_time_limit": 20,
+    "time_limit": 25,
+}
+
+
+def once(
+    function: Callable[..., Any] | None = None,
+    *,
+    app: Any = None,
+    key: Callable[..., str] | None = None,
+    ttl: float | timedelta | None = None,
+    **options: Any,
+) -> Any:
+    """A task that is delivered at least once and has its effect once.
+
+    The function runs in one transaction with the record that it ran (``consume_once``); it returns
+    JSON, which later deliveries return as well. ``key`` makes the message id from the arguments, so
+    that two *calls* for one order are one; without it the id is the task's own, and only deliveries
+    of one call are. ``ttl`` is ``consume_once``'s. ``app`` is the Celery application, by default
+    any (``shared_task``); ``options`` are the task's: see ``DEFAULTS`` for those that are set.
+
+    A delivery that finds another one at work is queued again for later and not acknowledged away,
+    for that one may die. A task that raises, or runs into a time limit, was rolled back and has
+    failed, as in Celery: ``autoretry_for`` tries it again, under the same id. A killed worker's
+    task runs again ``MARGIN`` seconds after its ``time_limit`` at the latest.
+
+    Called as a function, without ``key``, it just runs.
+    """
+    if function is None:
+        return functools.partial(once, app=app, key=key, ttl=ttl, **options)
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        task = current_task
+        message_id = task.request.id if key is None else key(*args, **kwargs)
+        if message_id is None:
+            return function(*args, **kwargs)
+        work = functools.partial(function, *args, **kwargs)
+        try:
+            return consume_once(task.name, message_id, work, ttl=ttl, lease=_lease(task)).result
+        except IdempotencyError as error:
+            if error.retry != "same_key" or task.request.is_eager or not task.request.id:
+                raise
+            _queue_again(task, error)
+
+    declare = shared_task if app is None else app.task
+    return declare(**DEFAULTS | options)(run)
+
+
+def _lease(task: Any) -> timedelta:
+    """As long as the attempt can possibly run: a shorter one would let a duplicate begin beside
+    it, a longer one keeps the successor of a dead worker waiting."""
+    of_this_call = (task.request.timelimit or (None, None))[0]
+    limit = of_this_call or task.time_limit or task.app.conf.task_time_limit
+    return timedelta(seconds=limit + MARGIN) if limit else settings().lease
+
+
+def _queue_again(task: Any, error: IdempotencyError) -> NoReturn:
+    """Send the same task again, to be run later, and only then let go of this delivery."""
+    wait = max(1.0, error.retry_after or settings().retry_after) + random.uniform(0, 1)  # noqa: S311
+    logger.info("task %s: %s; it is queued again for in %.0f s", task.request.id, error.code, wait)
+    try:
+        task.signature_from_request(countdown=wait).apply_async()
+    except Exception as lost:
+        # Task.retry would drop the message here. The broker keeps it, or gets it back.
+        raise Reject(lost, requeue=True) from error
+    raise Ignore from error
