@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from config import embedded
+from tests.acceptance.pages import FLAGS
 from tests.acceptance.product import Product, Seeded, drop, seed
 from tests.plugins.gateway import GatewayProcess
 
@@ -63,3 +65,21 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Valkey
     """A Valkey of the module's own, which may be stopped and flushed."""
     with embedded.Valkey(tmp_path_factory.mktemp("valkey") / "data", durable=False) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        # Playwright's loop runs in this thread, which Django takes for asynchronous code.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where pictures of pages go: a temporary folder, or the one that SCREENSHOTS names."""
+    folder = Path(os.environ.get("SCREENSHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -6,7 +6,6 @@ screenshots` renews those in the repository.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,11 +15,12 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from idempotency.core.responses import RecordedResponse
 from idempotency.models import IdempotencyKey, KeyEvent
+from tests.acceptance.pages import LOOKS, check_accessible, check_readable, new_context, reach
 from tests.integration.portable.admin.rows import (
     JSON,
     PASSWORD,
@@ -32,15 +32,6 @@ from tests.integration.portable.admin.rows import (
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 #: Every look is checked; these are worth a picture.
 PICTURES = {
     *(f"{name}-{look}" for name in ("list", "detail") for look in ("light", "dark", "phone")),
@@ -49,48 +40,17 @@ PICTURES = {
     "problem-light",
 }
 LONGEST = "k" * 255
-DESKTOP = {"width": 1280, "height": 860}
-PHONE = {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        # Playwright's loop runs in this thread, which Django takes for asynchronous code.
-        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture
 def context(browser: Browser, live_server: LiveServer) -> Iterator[BrowserContext]:
-    """A fresh profile that fails the test on an error in a page or a request to anywhere else."""
-    context = browser.new_context(base_url=live_server.url, viewport=DESKTOP, locale="en-GB")
-    context.set_default_timeout(15_000)
-    troubles: list[str] = []
-    context.on("weberror", lambda error: troubles.append(str(error.error)))
-    context.on(
-        "request",
-        lambda request: (
-            request.url.startswith((live_server.url, "data:")) or troubles.append(request.url)
-        ),
-    )
-    yield context
-    context.close()
-    assert troubles == []
+    with new_context(browser, live_server.url) as context:
+        yield context
 
 
 @pytest.fixture
 def page(context: BrowserContext) -> Page:
     return context.new_page()
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("SCREENSHOTS") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @pytest.fixture
@@ -277,23 +237,6 @@ def test_several_keys_are_ended_from_the_list_with_the_keyboard_alone(
     ]
 
 
-def reach(page: Page, selector: str) -> None:
-    """Press Tab until the element has the focus; the page must not take ages to walk."""
-    for _ in range(60):
-        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
-            return
-        page.keyboard.press("Tab")
-    pytest.fail(f"Tab never reaches {selector}")
-
-
-LOOKS = [
-    pytest.param("light", DESKTOP, id="light"),
-    pytest.param("dark", DESKTOP, id="dark"),
-    pytest.param("light", PHONE, id="phone"),
-    pytest.param("dark", PHONE, id="phone-dark"),
-]
-
-
 @pytest.mark.parametrize(("scheme", "size"), LOOKS)
 def test_list_and_page_are_readable_in_light_and_dark_and_on_a_phone(
     page: Page,
@@ -310,6 +253,7 @@ def test_list_and_page_are_readable_in_light_and_dark_and_on_a_phone(
     log_in(page, "maria")
     page.get_by_role("link", name="order-7731").wait_for()
     check_readable(page)
+    check_accessible(page)
     take(page, pictures, f"list-{look}")
     write_key("failed", key=LONGEST, tenant="t" * 255, failure="f" * 500, age=timedelta(days=1))
     page.reload()
@@ -321,10 +265,12 @@ def test_list_and_page_are_readable_in_light_and_dark_and_on_a_phone(
         page.go_back()
     page.get_by_role("link", name="order-7731").click()
     page.get_by_role("heading", name="What a retry gets now").wait_for()
+    check_accessible(page)
     take(page, pictures, f"detail-{look}")
     page.get_by_role("link", name="Force-fail…").click()
     page.get_by_role("button", name="Force-fail this key").wait_for()
     check_readable(page)
+    check_accessible(page)
     take(page, pictures, f"force-fail-{look}")
 
 
@@ -332,36 +278,6 @@ def take(page: Page, folder: Path, name: str) -> None:
     """A picture of the whole page, if it is one of those that are kept."""
     if name in PICTURES:
         page.screenshot(path=folder / f"{name}.png", full_page=True)
-
-
-def check_readable(page: Page, ours: str = 'main [class*="idem-"]') -> None:
-    """Nothing sticks out sideways, and our own text stands out from what is behind it."""
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    faint = [text for text, ratio in page.evaluate(CONTRASTS, ours) if ratio < 4.5]
-    assert faint == []
-
-
-#: The contrast (WCAG 2) of every visible text in our elements with its nearest opaque background.
-CONTRASTS = """ours => {
-  const channels = colour => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b]
-    .map(c => c / 255).map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
-  const behind = node => {
-    for (; node; node = node.parentElement) {
-      const found = channels(getComputedStyle(node).backgroundColor);
-      if (found.length === 3 || found[3] === 1) return found;
-    }
-    return [255, 255, 255];
-  };
-  return [...document.querySelectorAll(`${ours}, :is(${ours}) *`)]
-    .filter(node => node.checkVisibility() && [...node.childNodes].some(
-      child => child.nodeType === 3 && child.data.trim()))
-    .map(node => {
-      const [a, b] = [light(channels(getComputedStyle(node).color)), light(behind(node))];
-      return [node.textContent.trim(), (Math.max(a, b) + .05) / (Math.min(a, b) + .05)];
-    });
-}"""
 
 
 @pytest.mark.parametrize(("scheme", "size"), LOOKS)
@@ -375,6 +291,7 @@ def test_the_page_of_a_problem_is_readable_by_itself(
     expect(page.get_by_text("Repeat the request unchanged")).to_be_visible()
     assert re.search(r'"retry": "same_key"', page.locator("pre").inner_text())
     check_readable(page, ours="body")
+    check_accessible(page)
     take(page, pictures, f"problem-{request.node.callspec.id}")
     page.get_by_role("link", name="Outcome in doubt").click()
     expect(page.get_by_role("heading", name="Outcome in doubt")).to_be_visible()
