@@ -219,12 +219,8 @@ class Engine:
     def _run(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
         try:
             request.admission.admit_claimed(self.store, lease, request.policy.ttl)
-            _tell(
-                signals.key_claimed,
-                request.scope,
-                attempt=lease.attempt,
-                takeover=lease.takeover,
-                reused=lease.reused,
+            signals.announce(
+                signals.key_claimed, lease, takeover=lease.takeover, reused=lease.reused
             )
             partitions.ensure_day(self.store.using, lease.response_day)
             if lease.recovery_point:
@@ -269,17 +265,12 @@ class Engine:
 
     def _ended(self, attempt: _Attempt[R]) -> Fresh[R] | Answer:
         if attempt.prepared is not None:
-            _tell(signals.operation_prepared, attempt.request.scope, attempt=attempt.lease.attempt)
+            signals.announce(signals.operation_prepared, attempt.lease)
             recorded = operations.run_prepared(self.store, attempt.lease, attempt.prepared)
             return Answer(recorded, replayed=False)
         if attempt.verdict is Verdict.STORE:
             status = attempt.recorded.status
-            _tell(
-                signals.key_completed,
-                attempt.request.scope,
-                attempt=attempt.lease.attempt,
-                status=status,
-            )
+            signals.announce(signals.key_completed, attempt.lease, status=status)
         else:
             self._end(attempt, attempt.verdict, f"answered {attempt.recorded.status}")
         if attempt.response is None:
@@ -288,15 +279,14 @@ class Engine:
 
     def _end(self, attempt: _Attempt[R], verdict: Verdict, reason: str) -> None:
         """Release or fail the claim, after the work was rolled back."""
-        scope = attempt.request.scope
         replace_if_broken(self.store.using)
         try:
             if verdict is Verdict.RELEASE and not attempt.execution.may_have_called:
                 self.store.release(attempt.lease)
-                _tell(signals.key_released, scope, attempt=attempt.lease.attempt)
+                signals.announce(signals.key_released, attempt.lease)
             else:
                 self.store.fail(attempt.lease, reason, attempt.request.policy.ttl)
-                _tell(signals.key_failed, scope, attempt=attempt.lease.attempt, reason=reason)
+                signals.announce(signals.key_failed, attempt.lease, reason=reason)
         except (DatabaseError, InterfaceError, LeaseLost):
             # The work is rolled back either way; at worst the key stays claimed until its lease
             # runs out.

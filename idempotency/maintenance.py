@@ -136,15 +136,9 @@ def _resume_one(run: Run, key_id: int, *, give_up: bool) -> None:
 
 
 def _give_up(store: Store, lease: Lease) -> NoReturn:
-    store.doubt(lease, f"given up after {lease.attempt - 1} attempts")
-    signals.send(
-        signals.key_in_doubt,
-        operations.Operation,
-        digest=lease.digest,
-        route=lease.scope.route,
-        tenant=lease.scope.tenant,
-        attempt=lease.attempt,
-    )
+    reason = f"given up after {lease.attempt - 1} attempts"
+    store.doubt(lease, reason)
+    signals.announce(signals.key_in_doubt, lease, reason=reason)
     raise OutcomeInDoubt
 
 

@@ -38,6 +38,7 @@ from idempotency.definitions import (
     find,
 )
 from idempotency.kept import Kept, attempt, envelope
+from idempotency.signals import announce
 from idempotency.stores.base import Store
 from idempotency.stores.sessions import Commit, replace_if_broken
 
@@ -197,7 +198,7 @@ def _doubt(task: _Open, reason: str) -> NoReturn:
     except (DatabaseError, InterfaceError) as error:
         # The recovery point stands, and whoever resumes comes to the same end.
         raise OutcomePending from error
-    announce(signals.key_in_doubt, task.lease)
+    announce(signals.key_in_doubt, task.lease, reason=reason)
     raise OutcomeInDoubt
 
 
@@ -216,6 +217,7 @@ def _suspend(task: _Open, reason: str) -> bool:
     replace_if_broken(task.store.using)
     try:
         task.store.suspend(task.lease, reason)
+        announce(signals.key_suspended, task.lease, reason=reason)
     except LeaseLost:
         return False
     except (DatabaseError, InterfaceError):
@@ -224,16 +226,3 @@ def _suspend(task: _Open, reason: str) -> bool:
         digest = log_digest(task.lease.digest)
         logger.warning("could not suspend %s", digest, exc_info=True)
     return True
-
-
-def announce(signal: Any, lease: Lease, **arguments: Any) -> None:
-    """Send a signal about the key of this lease."""
-    signals.send(
-        signal,
-        Operation,
-        digest=lease.digest,
-        route=lease.scope.route,
-        tenant=lease.scope.tenant,
-        attempt=lease.attempt,
-        **arguments,
-    )

@@ -1,17 +1,25 @@
 """Signals at each transition, sent with ``send_robust``: a receiver that fails is logged and breaks
 no request.
 
-Every signal carries ``route``, ``tenant``, ``digest`` (bytes), ``attempt`` and, where it fits:
+Every signal carries ``route``, ``tenant``, ``digest`` (bytes) and, but for ``key_replayed`` and
+``key_rejected``, ``attempt`` and ``owner`` (the attempt's token, a UUID). Where it fits, besides:
 
 - ``key_claimed``: the claim is committed; ``takeover`` (bool) says that an earlier attempt was cut
-short.
+  short, ``reused`` (bool) that the key ran before and expired.
 - ``operation_prepared``: an operation's intent and its recovery point are committed; the call comes
-next.
+  next.
 - ``operation_called``: the outside call answered; ``outcome`` is Done, Refused, NotSent or Unknown.
 - ``key_completed``: work and answer are committed and the caller has not heard yet; ``status``.
 - ``key_replayed``: a stored answer is about to be sent; ``status``.
 - ``key_rejected``: the request was turned away; ``code`` is the problem's code.
-- ``key_released``, ``key_failed``, ``key_in_doubt``: the claim ended without an answer.
+- ``key_released``, ``key_failed``, ``key_in_doubt``: the claim ended without an answer; ``reason``
+  but for a release.
+- ``key_suspended``: an operation was left at its recovery point, for a retry or the job;
+  ``reason``.
+- ``key_reclaimed``: a job freed the key of an attempt whose lease was over.
+- ``key_force_failed``: an operator ended the attempt; ``final`` (bool), ``actor``.
+
+``was`` is the state that the key left, where that is not ``processing``.
 """
 
 from __future__ import annotations
@@ -20,6 +28,8 @@ import logging
 from typing import Any
 
 from django.dispatch import Signal
+
+from idempotency.core.decisions import Lease
 
 key_claimed = Signal(use_caching=True)
 operation_prepared = Signal(use_caching=True)
@@ -30,6 +40,9 @@ key_rejected = Signal(use_caching=True)
 key_released = Signal(use_caching=True)
 key_failed = Signal(use_caching=True)
 key_in_doubt = Signal(use_caching=True)
+key_suspended = Signal(use_caching=True)
+key_reclaimed = Signal(use_caching=True)
+key_force_failed = Signal(use_caching=True)
 
 logger = logging.getLogger("idempotency")
 
@@ -41,3 +54,17 @@ def send(signal: Signal, sender: type, **arguments: Any) -> None:
     for receiver, answer in signal.send_robust(sender=sender, **arguments):
         if isinstance(answer, Exception):
             logger.error("receiver %r failed", receiver, exc_info=answer)
+
+
+def announce(signal: Signal, lease: Lease, **arguments: Any) -> None:
+    """Send a signal about the key of this lease."""
+    send(
+        signal,
+        Lease,
+        digest=lease.digest,
+        route=lease.scope.route,
+        tenant=lease.scope.tenant,
+        attempt=lease.attempt,
+        owner=lease.owner,
+        **arguments,
+    )
