@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self, get_args
 
@@ -29,10 +29,12 @@ from payments.gateways import stripe_answers as answers
 from payments.gateways.answers import Answer
 from payments.gateways.base import Movement, Task
 from payments.gateways.calling import OPTIONS, CallingGateway, options_of
+from payments.gateways.events import Event
 from payments.gateways.readings import Reading, ReadingTransport, wait_asked_for
 from payments.gateways.stripe_answers import Object
 from payments.gateways.stripe_books import Books
 from payments.gateways.stripe_calls import AskFirst, Call, SdkHttp
+from payments.gateways.stripe_events import read_event
 
 #: How long Stripe keeps a key at least (docs.stripe.com: "Idempotent requests").
 KEPT = timedelta(hours=24)
@@ -42,6 +44,7 @@ Capture = Literal["automatic", "manual"]
 #: The names in ``settings.PAYMENTS_GATEWAY``, and what they are here.
 _OPTIONS = {name: OPTIONS[name] for name in OPTIONS if name not in ("DEDUPES_FOR", "HEDGING")} | {
     "API_KEY": "api_key",
+    "WEBHOOK_SECRET": "webhook_secret",
     "URL": "url",
     "CAPTURE": "capture",
 }
@@ -71,6 +74,7 @@ class StripeGateway(CallingGateway):
         url: str = stripe.DEFAULT_API_BASE,
         *,
         api_key: str,
+        webhook_secret: str = "",
         capture: Capture = "automatic",
         **options: Any,
     ) -> None:
@@ -80,6 +84,7 @@ class StripeGateway(CallingGateway):
             raise ValueError(f"CAPTURE is one of {', '.join(get_args(Capture))}")
         super().__init__(url, dedupes_for=KEPT, **options)
         self._api_key = api_key
+        self._webhook_secret = webhook_secret
         self._capture = capture
         # What is asked moves nothing, so the status of its answer is all that the loop has to know.
         asked: Options = {**self._options, "classify": classify}
@@ -89,9 +94,10 @@ class StripeGateway(CallingGateway):
     def from_settings(cls, **given: Any) -> Self:
         """The gateway of ``settings.PAYMENTS_GATEWAY``.
 
-        ``API_KEY`` (required), ``CAPTURE`` (``automatic``), ``URL`` (Stripe's own), and as for
-        ``HttpGateway`` ``TIMEOUT``, ``ATTEMPTS``, ``DEDUPES``, ``CALLS`` and ``REDIS_URL``. What is
-        wrong raises ``ImproperlyConfigured``.
+        ``API_KEY`` (required), ``WEBHOOK_SECRET`` (of the endpoint at Stripe; without one no event
+        is taken), ``CAPTURE`` (``automatic``), ``URL`` (Stripe's own), and as for ``HttpGateway``
+        ``TIMEOUT``, ``ATTEMPTS``, ``DEDUPES``, ``CALLS`` and ``REDIS_URL``. What is wrong raises
+        ``ImproperlyConfigured``.
         """
         try:
             return cls(**{"api_key": "", **options_of(given, _OPTIONS)})
@@ -137,6 +143,10 @@ class StripeGateway(CallingGateway):
 
     def movements(self, *, since: datetime, until: datetime) -> Iterator[Movement]:
         return self._books().movements(since, until)
+
+    def read_event(self, *, body: bytes, headers: Mapping[str, str]) -> Event:
+        """See ``ReadsEvents``."""
+        return read_event(body, headers, self._webhook_secret)
 
     # --- Money ------------------------------------------------------------------------------------
 

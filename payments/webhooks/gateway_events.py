@@ -14,14 +14,16 @@ event refused until then, its sender would have to be as patient as that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 from rest_framework.exceptions import ValidationError
 
 from idempotency import outbox
 from idempotency.inbox import Consumed, consume_once
 from payments import parsers
+from payments.gateways.choice import get_gateway
+from payments.gateways.events import Ended, Event, ReadsEvents
 from payments.webhooks import conf, signatures
 
 CHANNEL, SOURCE = "gateway-events", "gateway"
@@ -36,30 +38,20 @@ ENDINGS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """The gateway says how a charge or refund of ours ended."""
-
-    kind: Literal["charge", "refund"]
-    moved: bool
-    #: Ours.
-    reference: str
-    #: The gateway's.
-    id: str
-    amount: int
-    currency: str
-    #: Of the charge that a refund is of, the gateway's; empty for a charge.
-    charge: str
-    #: Why it was refused; empty where money moved.
-    code: str
-
-
 def receive(*, body: bytes, headers: Mapping[str, str]) -> Consumed:
     """Record an event, once. Raises `NotSigned`, `ParseError`, `ValidationError`, and what
     `consume_once` raises; nothing is recorded then."""
+    event = _checked(body, headers)
+    return consume_once(SOURCE, event.id, lambda: _record(event.ended), content=event.content)
+
+
+def _checked(body: bytes, headers: Mapping[str, str]) -> Event:
+    """The event, when it is the gateway's: by its own scheme, or by Standard Webhooks."""
+    gateway = get_gateway()
+    if isinstance(gateway, ReadsEvents):
+        return gateway.read_event(body=body, headers=headers)
     message_id = signatures.verified_id(body, headers, conf.gateway_secrets())
-    ended = read(body)
-    return consume_once(SOURCE, message_id, lambda: _record(ended), content=body)
+    return Event(id=message_id, ended=read(body), content=body)
 
 
 def read(body: bytes) -> Ended | None:

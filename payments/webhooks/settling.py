@@ -20,11 +20,11 @@ from idempotency.outbox import Dead, Delivered, Ending, Message, Retry
 from payments import settlement
 from payments.exceptions import NotPending
 from payments.gateways.choice import get_gateway
+from payments.gateways.events import Ended
 from payments.models import Charge, Refund
-from payments.webhooks.gateway_events import Ended
 
 ACTOR = "gateway event"
-IN_HANDS = "Its request is still at it."
+IN_HANDS = "Somebody else is at it."
 
 
 def settle(message: Message) -> Ending:
