@@ -11,6 +11,8 @@ from pathlib import Path
 from config import embedded
 
 ROUNDS = 2000
+#: Each has a command of its own (tests/README.md).
+LONGER = ("bulkhead", "outage", "simulation")
 
 
 def main() -> int:
@@ -39,13 +41,16 @@ def run() -> int:
     # A refusal is logged and a first answer is not: the handlers' speed is not what is measured.
     logging.disable(logging.CRITICAL)
     call_command("migrate", verbosity=0)
-    from tests.benchmarks import client_overhead, overhead
+    from tests.benchmarks import client_breaker, client_overhead, overhead
 
     print(f"p50 ratios to the bare request, {ROUNDS} rounds, interleaved")
     print(overhead.one_insert(ROUNDS).line("view with one INSERT"))
     print(overhead.one_insert(ROUNDS, by_hand=True).line("the same by hand"))
     print(overhead.transfer(ROUNDS).line("transfer"))
     print(client_overhead.measure(ROUNDS).line())
+    calls = f"{client_breaker.CALLS} calls at once over as many bare ones"
+    print(f"{'client breaker':<22} {calls} {client_breaker.ratio():4.2f}")
+    print("python -m tests.benchmarks.NAME takes minutes:", *LONGER)
     return 0
 
 
