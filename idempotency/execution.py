@@ -30,6 +30,12 @@ class Execution:
         return self._lease.scope.key
 
     @property
+    def key_id(self) -> int:
+        """The number of the key's record, to be kept with what the work writes. A key that is used
+        again after it expired has another one."""
+        return self._lease.key_id
+
+    @property
     def attempt(self) -> int:
         """1 for the first run under the key, one more for each later one."""
         return self._lease.attempt

@@ -91,6 +91,12 @@ class MerchantScope:
         return merchant_of(self.request).public_id
 
 
+def key_id_of(request: Request) -> int | None:
+    """The record of the request's idempotency key, to be kept with what the request writes."""
+    execution = getattr(request, "idempotency", None)
+    return None if execution is None else execution.key_id
+
+
 def validated(serializer: type[StrictSerializer], request: Request) -> dict[str, Any]:
     """The body's data. Raises `ValidationError` (400)."""
     data = request.data

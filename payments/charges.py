@@ -28,13 +28,16 @@ def create_pending(
     currency: str,
     description: str = "",
     metadata: dict[str, Any] | None = None,
+    key_id: int | None = None,
 ) -> Charge:
+    """`key_id`: of the idempotency key that asks for it."""
     return Charge.objects.create(
         merchant=merchant,
         amount=amount,
         currency=currency,
         description=description,
         metadata=metadata or {},
+        idempotency_key_id=key_id,
     )
 
 

@@ -13,6 +13,7 @@ from rest_framework.request import Request
 
 from idempotency.operations import Done, Operation, Outcome, Refused, Reply
 from payments import charges, exceptions, problems, refunds
+from payments.api import key_id_of
 from payments.authentication import merchant_of
 from payments.exception_handler import problem_of, refusals
 from payments.gateways.choice import get_gateway
@@ -21,11 +22,14 @@ from payments.preconditions import etag
 from payments.serializers import ChargeRepresentation, RefundRepresentation
 
 
-class GatewayDedupes:
-    """Whether the gateway of the settings honours the key, for the class and its instances."""
+class OfGateway:
+    """What the gateway of the settings says, for the class of an operation and its instances."""
 
-    def __get__(self, instance: Operation | None, owner: type[Operation]) -> bool:
-        return get_gateway().dedupes
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Operation | None, owner: type[Operation]) -> Any:
+        return getattr(get_gateway(), self.name)
 
 
 class CreateCharge(Operation):
@@ -33,13 +37,16 @@ class CreateCharge(Operation):
 
     name = "payments.charge"
     service = "gateway"
-    downstream_dedupes = GatewayDedupes()
+    downstream_dedupes = OfGateway("dedupes")
+    downstream_dedupes_for = OfGateway("dedupes_for")
 
     def prepare(self, request: Request) -> dict[str, Any] | Reply:
         arguments = dict(self.arguments)
         source = arguments.pop("source")
         with get_gateway().room_for("charge") as room:
-            charge = charges.create_pending(merchant=merchant_of(request), **arguments)
+            charge = charges.create_pending(
+                merchant=merchant_of(request), key_id=key_id_of(request), **arguments
+            )
             room.keep_for(charge.public_id)
         return {
             "base": problems.base_of(request),
@@ -57,6 +64,9 @@ class CreateCharge(Operation):
             reference=context["charge"],
             key=key,
         )
+
+    def look_up(self, context: dict[str, Any], key: str) -> Outcome:
+        return get_gateway().find_charge(reference=context["charge"], key=key)
 
     def finalize(self, context: dict[str, Any], outcome: Done | Refused) -> Reply:
         if isinstance(outcome, Refused):
@@ -77,7 +87,8 @@ class CreateRefund(Operation):
 
     name = "payments.refund"
     service = "gateway"
-    downstream_dedupes = GatewayDedupes()
+    downstream_dedupes = OfGateway("dedupes")
+    downstream_dedupes_for = OfGateway("dedupes_for")
 
     def prepare(self, request: Request) -> dict[str, Any] | Reply:
         try:
@@ -86,6 +97,7 @@ class CreateRefund(Operation):
                     merchant=merchant_of(request),
                     charge_id=self.arguments["charge"],
                     amount=self.arguments.get("amount"),
+                    key_id=key_id_of(request),
                 )
                 room.keep_for(refund.public_id)
         except (
@@ -108,6 +120,11 @@ class CreateRefund(Operation):
             amount=context["amount"],
             reference=context["refund"],
             key=key,
+        )
+
+    def look_up(self, context: dict[str, Any], key: str) -> Outcome:
+        return get_gateway().find_refund(
+            charge=context["gateway_charge"], reference=context["refund"], key=key
         )
 
     def finalize(self, context: dict[str, Any], outcome: Done | Refused) -> Reply:

@@ -30,7 +30,9 @@ _PENDING = LedgerAccount.Kind.REFUNDS_PENDING.value
 _CLEARING = LedgerAccount.Kind.GATEWAY_CLEARING.value
 
 
-def create_pending(*, merchant: Merchant, charge_id: str, amount: int | None) -> Refund:
+def create_pending(
+    *, merchant: Merchant, charge_id: str, amount: int | None, key_id: int | None = None
+) -> Refund:
     """Set `amount` aside, or all that is left when it is None. Writes nothing when it raises.
 
     Raises `ChargeNotFound`, `ChargeNotRefundable`, `RefundExceedsCharge` or `InsufficientFunds`.
@@ -41,7 +43,9 @@ def create_pending(*, merchant: Merchant, charge_id: str, amount: int | None) ->
     amounts = {owner: -amount, ledger.Place(_PENDING, charge.currency): amount}
     accounts = ledger.lock_accounts(places=amounts)
     ledger.check_funds(amounts=amounts, accounts=accounts)
-    refund = Refund.objects.create(charge=charge, amount=amount, currency=charge.currency)
+    refund = Refund.objects.create(
+        charge=charge, amount=amount, currency=charge.currency, idempotency_key_id=key_id
+    )
     _count_refunded(charge.pk, amount)
     ledger.post(
         kind=LedgerTransaction.Kind.REFUND_HOLD, amounts=amounts, accounts=accounts, refund=refund

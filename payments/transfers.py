@@ -11,7 +11,13 @@ _ID = ids.pattern("tr")
 
 
 def create(
-    *, sender: Merchant, to: str, amount: int, currency: str, description: str = ""
+    *,
+    sender: Merchant,
+    to: str,
+    amount: int,
+    currency: str,
+    description: str = "",
+    key_id: int | None = None,
 ) -> Transfer:
     """Move `amount` from the sender to the merchant whose public id is `to`.
 
@@ -35,6 +41,7 @@ def create(
         amount=amount,
         currency=currency,
         description=description,
+        idempotency_key_id=key_id,
     )
     ledger.post(
         kind=LedgerTransaction.Kind.TRANSFER, amounts=amounts, accounts=accounts, transfer=transfer

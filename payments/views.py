@@ -20,7 +20,7 @@ from payments import (
     transfers,
 )
 from payments import serializers as shapes
-from payments.api import MerchantScope, PaymentsView, validated
+from payments.api import MerchantScope, PaymentsView, key_id_of, validated
 from payments.exception_handler import problem_of, refusals
 from payments.openapi import ALWAYS, BODY, problem_responses
 from payments.operations import CreateCharge, CreateRefund
@@ -190,7 +190,7 @@ class TransfersView(KeyedView):
         data = validated(shapes.TransferRequest, request)
         try:
             with refusals(of=exceptions.AccountNotFound):
-                transfer = transfers.create(sender=self.merchant, **data)
+                transfer = transfers.create(sender=self.merchant, key_id=key_id_of(request), **data)
         except (exceptions.InsufficientFunds, exceptions.SameAccount) as refusal:
             # Returned, not raised: an answer, kept with the key.
             return problems.response(problem_of(refusal, base=problems.base_of(request)))
