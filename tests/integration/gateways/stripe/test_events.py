@@ -152,7 +152,7 @@ def post(body: bytes, headers: dict[str, str]) -> Any:
 
 
 @pytest.mark.postgresql
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.django_db
 @pytest.mark.usefixtures("_chosen")
 def test_an_event_that_is_sent_again_is_recorded_once_though_its_body_has_changed() -> None:
     for waiting in (2, 1):
@@ -163,7 +163,7 @@ def test_an_event_that_is_sent_again_is_recorded_once_though_its_body_has_change
 
 
 @pytest.mark.postgresql
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.django_db
 @pytest.mark.usefixtures("_chosen")
 def test_a_signed_event_played_back_a_day_later_is_refused() -> None:
     body = body_of("payment_intent.succeeded", INTENT)
