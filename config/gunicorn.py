@@ -1,6 +1,7 @@
 """gunicorn: two processes with threads, for requests that wait for a database and a gateway."""
 
 import os
+from typing import Any
 
 bind = f"127.0.0.1:{os.environ.get('PORT', '8000')}"
 workers = int(os.environ.get("WEB_WORKERS", "2"))
@@ -21,3 +22,11 @@ forwarder_headers = ""
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112, S108
 # Its default path is in the home folder, which two stacks would share.
 control_socket_disable = True
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    """What a worker counted stays counted; what it showed as its present state ends with it."""
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        from prometheus_client import multiprocess
+
+        multiprocess.mark_process_dead(worker.pid)

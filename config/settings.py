@@ -65,6 +65,8 @@ INSTALLED_APPS = [
     "idempotency",
     "payments",
 ]
+if DEMO:
+    INSTALLED_APPS.append("config.lab")
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -72,6 +74,8 @@ MIDDLEWARE = [
     "corsheaders.middleware.CorsMiddleware",
     "django_structlog.middlewares.RequestMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    # What people read comes in their browser's language; codes and names stay as they are.
+    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -122,6 +126,9 @@ def _database() -> dict[str, object]:
         database["CONN_HEALTH_CHECKS"] = True
         # Two seconds is libpq's shortest; a refused connection fails at once.
         options.setdefault("connect_timeout", 2)
+        # Claims are prepared after five of them. None behind a pooler that cannot (PgBouncer before
+        # 1.21).
+        options.setdefault("prepare_threshold", 5)
         options.setdefault(
             "options",
             f"-c statement_timeout={DATABASE_STATEMENT_TIMEOUT * 1000:.0f} "
@@ -180,8 +187,8 @@ IDEMPOTENCY_BEAT = env.float("IDEMPOTENCY_BEAT", default=10.0)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_HTTPONLY = True
 SECURE_SSL_REDIRECT = HTTPS
-# Probes speak plain HTTP to the process itself.
-SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+# Probes and scrapers speak plain HTTP to the process itself.
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics$"]
 SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=31_536_000) if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
 SECURE_REFERRER_POLICY = "same-origin"
@@ -247,6 +254,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("de", "Deutsch")]
 TIME_ZONE = "UTC"
 USE_I18N = True
 USE_TZ = True
@@ -283,6 +291,9 @@ PAYMENTS_WEBHOOKS = {
     # What the gateway signs its events with; the newest first, the others until nobody uses them.
     "GATEWAY_SECRETS": env.list("GATEWAY_WEBHOOK_SECRETS", default=[]),
 }
+
+# What Prometheus sends as a bearer token. Without one there is no /metrics: payments/metrics.py.
+METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
 
 # --- Logs -----------------------------------------------------------------------------------------
 

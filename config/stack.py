@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -70,6 +71,7 @@ class Stack:
         self._start_servers()
         self._start_gateway()
         self.seeded = self._prepare()
+        self.env.setdefault("PROMETHEUS_MULTIPROC_DIR", str(_empty_folder(DATA / "metrics")))
         self._start_service("web", WEB, grace=15)
         self._wait_until_ready()
         self._start_service("celery", CELERY, grace=10)
@@ -251,6 +253,13 @@ def _write_private(path: Path, text: str) -> None:
     draft.touch(mode=0o600)
     draft.write_text(text)
     draft.rename(path)
+
+
+def _empty_folder(path: Path) -> Path:
+    """What the processes of the run before counted would be counted again."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    return path
 
 
 def _port() -> int:

@@ -32,7 +32,7 @@ from django.db import (
     transaction,
 )
 
-from idempotency import operations, partitions, signals
+from idempotency import metrics, operations, partitions, signals
 from idempotency.admission import Admission
 from idempotency.conf import settings
 from idempotency.core import fingerprints
@@ -136,6 +136,7 @@ class Engine:
         self.store = store or get_store()
         self.waiter = waiter or get_waiter()
 
+    @metrics.timed
     def run(self, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
         """Answer a request under its key: run it, replay it, or raise the IdempotencyError that
         says why not.

@@ -1,45 +1,98 @@
-"""Counts what the signals say, for Prometheus when prometheus-client is installed. No key is ever a
-label."""
+"""Counts what the signals say and times what the engine runs, for Prometheus when prometheus-client
+is installed. No key is ever a label."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+import threading
+from collections.abc import Callable
+from functools import cache, wraps
+from time import perf_counter
+from typing import Any, TypeVar, cast
 
 from django.dispatch import receiver
 
 from idempotency import signals
 
 try:
-    from prometheus_client import Counter
+    from prometheus_client import Counter, Histogram
 except ImportError:  # the ``metrics`` extra is not installed: the signals remain
-    Counter = None  # type: ignore[assignment,misc]
+    Counter = Histogram = None  # type: ignore[assignment,misc]
+
+Run = TypeVar("Run", bound=Callable[..., Any])
 
 #: Outcomes of keyed requests: executed, replayed, in_use, mismatch, takeover, released, failed,
 #: in_doubt (once for a key that came to be so, by a request or by the job), expired (the key was
-#: used before and ran out), rejected (any other refusal).
+#: used before and ran out), pending (an operation goes on without its caller), unavailable (the
+#: database or the other side), over_budget (a retry above the service's budget), rejected (any
+#: other refusal). takeover and expired say how a run began, and are followed by how it ended.
 REQUESTS = (
     None
     if Counter is None
     else Counter("idempotency_requests", "Keyed requests by outcome.", ["route", "outcome"])
 )
+#: From before the claim to after the commit: what the handler takes is in it, authentication and
+#: parsing are not. The outcomes are those above by which a request can end, and ``unknown`` where
+#: the work was rolled back and its key could not be told so.
+DURATIONS = (
+    None
+    if Histogram is None
+    else Histogram(
+        "idempotency_request_seconds",
+        "Seconds from the claim to the answer.",
+        ["route", "outcome"],
+        buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+    )
+)
 
 _OUTCOME_OF_CODE = {
     "idempotency_key_in_use": "in_use",
     "idempotency_key_reused": "mismatch",
+    "retry_budget_exhausted": "over_budget",
+    "outcome_pending": "pending",
+    "idempotency_unavailable": "unavailable",
+    "downstream_unavailable": "unavailable",
 }
+
+
+class _Last(threading.local):
+    """The outcome that was counted last in this thread, which is the one that its request ends
+    with."""
+
+    outcome = "unknown"
+
+
+_last = _Last()
 
 
 def count(route: str, outcome: str) -> None:
     """One more request on this route that ended like this."""
     if REQUESTS is not None:
         _labelled(REQUESTS, route, outcome).inc()
+        _last.outcome = outcome
+
+
+def timed(run: Run) -> Run:
+    """Time a function whose first argument after ``self`` is a request with a scope."""
+    if DURATIONS is None:
+        return run
+
+    @wraps(run)
+    def timing(engine: Any, request: Any, *args: Any) -> Any:
+        _last.outcome = "unknown"
+        began = perf_counter()
+        try:
+            return run(engine, request, *args)
+        finally:
+            seconds = perf_counter() - began
+            _labelled(DURATIONS, request.scope.route, _last.outcome).observe(seconds)
+
+    return cast(Run, timing)
 
 
 @cache
-def _labelled(counter: Any, route: str, outcome: str) -> Any:
-    """One of the counter's children. Finding it by its labels costs more than counting."""
-    return counter.labels(route=route, outcome=outcome)
+def _labelled(metric: Any, route: str, outcome: str) -> Any:
+    """One of the metric's children. Finding it by its labels costs more than counting."""
+    return metric.labels(route=route, outcome=outcome)
 
 
 @receiver(signals.key_claimed)
@@ -48,6 +101,8 @@ def _claimed(*, route: str, takeover: bool, reused: bool, **kwargs: Any) -> None
         count(route, "takeover")
     if reused:
         count(route, "expired")
+    # A run that ends without a word did not end as it began.
+    _last.outcome = "unknown"
 
 
 @receiver(signals.key_completed)

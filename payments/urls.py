@@ -4,6 +4,7 @@ from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
 from payments import health, problems, views
+from payments.metrics import metrics
 from payments.problem_pages import problem_page
 from payments.webhooks.views import GatewayEventsView, WebhookEndpointView
 
@@ -38,4 +39,5 @@ urlpatterns = [
     re_path(rf"^problems/(?P<code>{'|'.join(problems.TYPES)})/$", problem_page, name="problem"),
     path("healthz", health.LivenessView.as_view(), name="healthz"),
     path("readyz", health.ReadinessView.as_view(), name="readyz"),
+    path("metrics", metrics, name="metrics"),
 ]
