@@ -7,9 +7,11 @@ raise is logged and changes nothing. They never learn a key, a body or a URL.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from idempotency.client.breaker import State
 from idempotency.client.classification import Verdict
 from idempotency.client.history import Attempt, Stop
 
@@ -72,6 +74,9 @@ def _level(attempt: Attempt) -> int:
     return logging.WARNING if failed and attempt.stop is not Stop.CANCELLED else logging.INFO
 
 
+_STATES = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
+
+
 class PrometheusObserver:
     """Counts and times for Prometheus. Needs ``prometheus-client`` (the extra ``metrics``).
 
@@ -80,15 +85,20 @@ class PrometheusObserver:
     ``idempotency_client_attempt_seconds``      how long they took, by verdict
     ``idempotency_client_stops_total``          calls that ended, by the reason
     ``idempotency_client_hedges_total``         attempts of two copies
+    ``idempotency_client_breaker_state``        0 closed, 1 half open, 2 open
     ==========================================  ===========================================
 
     Each has the labels ``dependency`` and ``operation``: names out of code, so their number is
     bounded. An attempt beyond the ninth counts as ``10+``.
+
+    The breaker's state is that of its last change, and is there once it has changed
+    (``breaker_listener``). Of several processes the last one that saw a change is believed: exact
+    for a ``SharedBreaker``, and a hint where each process has a breaker of its own.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """``registry``: the default one unless given. One observer for each registry."""
-        from prometheus_client import REGISTRY, Counter, Histogram
+        from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
         where: dict[str, Any] = {"registry": registry or REGISTRY}
         names = ["dependency", "operation"]
@@ -110,6 +120,18 @@ class PrometheusObserver:
         self._hedges = Counter(
             "idempotency_client_hedges", "Attempts of two copies.", names, **where
         )
+        self._breaker = Gauge(
+            "idempotency_client_breaker_state",
+            "The breaker as of its last change: 0 closed, 1 half open, 2 open.",
+            names,
+            multiprocess_mode="livemostrecent",
+            **where,
+        )
+
+    def breaker_listener(self, dependency: str, operation: str) -> Callable[[State, State], None]:
+        """What a breaker of that operation is given as ``on_change``."""
+        gauge = self._breaker.labels(dependency, operation)
+        return lambda old, new: gauge.set(_STATES[new])
 
     def attempt_ended(self, attempt: Attempt) -> None:
         """Count the attempt."""

@@ -170,9 +170,9 @@ def _lateness(using: str) -> dict[str, timedelta | None]:
         unsent = _messages(using).filter(state__in=UNSENT).values_list("channel", flat=True)
         late = claimable(using).order_by().values_list("channel")
         return dict.fromkeys(unsent.distinct()) | dict(late.annotate(late=Max(_since(F("due_at")))))
-    bounds = {"now": partitions.database_now(using), "lanes": LANES, "window": WINDOW}
+    now = partitions.database_now(using)
     with connections[using].cursor() as cursor:
-        cursor.execute(_lag_query(), bounds)
+        cursor.execute(_lag_query(), {"now": now, "lanes": LANES, "window": WINDOW})
         return dict(cursor.fetchall())
 
 

@@ -31,7 +31,7 @@ from idempotency.client import Outcome as Health
 from idempotency.client.caller import Caller
 from idempotency.client.history import CallResult
 from idempotency.client.httpx2_transports import Httpx2Transport
-from idempotency.client.observers import LoggingObserver
+from idempotency.client.observers import LoggingObserver, PrometheusObserver
 from idempotency.client.policy import CallPolicy, Options
 from idempotency.client.transports import Transport
 from idempotency.operations import NotSent, Outcome, Unknown
@@ -131,7 +131,7 @@ class CallingGateway:
             "breakers": self._breakers,
             "budget": SharedBudget(link, self.name, budget) if link else RetryBudget(budget),
             "hedging": hedging,
-            "observers": [LoggingObserver(logger)],
+            "observers": [LoggingObserver(logger), _metrics()],
             "classify": decide,
         }
         self._options = options
@@ -201,11 +201,18 @@ def _breakers(
     link: RedisLink | None, policy: BreakerPolicy
 ) -> BreakerRegistry[CircuitBreaker | SharedBreaker]:
     def make(dependency: str, operation: str) -> CircuitBreaker | SharedBreaker:
+        show = _metrics().breaker_listener(dependency, operation)
         if link is None:
-            return CircuitBreaker(policy, name=f"{dependency} {operation}")
-        return SharedBreaker(link, dependency, operation, policy)
+            return CircuitBreaker(policy, name=f"{dependency} {operation}", on_change=show)
+        return SharedBreaker(link, dependency, operation, policy, on_change=show)
 
     return BreakerRegistry(make)
+
+
+@cache
+def _metrics() -> PrometheusObserver:
+    """One for all gateways: they share Prometheus's registry."""
+    return PrometheusObserver()
 
 
 @cache

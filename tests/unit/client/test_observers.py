@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from idempotency.client.backoff import Fixed
-from idempotency.client.breaker import BreakerPolicy, BreakerRegistry, CircuitBreaker
+from idempotency.client.breaker import BreakerPolicy, BreakerRegistry, CircuitBreaker, Outcome
 from idempotency.client.budget import BudgetPolicy, RetryBudget
 from idempotency.client.caller import Caller
 from idempotency.client.classification import Trouble, Verdict
@@ -212,6 +212,20 @@ def test_hedged_attempts_and_refused_ones_are_counted_as_such() -> None:
     assert registry.get_sample_value("idempotency_client_hedges_total", where) == 1
     seconds = "idempotency_client_attempt_seconds_count"
     assert registry.get_sample_value(seconds, {**where, "verdict": "success"}) == 1
+
+
+def test_the_breakers_last_change_is_shown() -> None:
+    registry = CollectorRegistry()
+    show = PrometheusObserver(registry).breaker_listener("gateway", "charge")
+    breaker = CircuitBreaker(BreakerPolicy(minimum_calls=1), on_change=show)
+
+    def state() -> float | None:
+        where = {"dependency": "gateway", "operation": "charge"}
+        return registry.get_sample_value("idempotency_client_breaker_state", where)
+
+    assert state() == 0
+    breaker.settle(breaker.admit(), Outcome.FAILURE)
+    assert state() == 2
 
 
 def test_observers_need_prometheus_only_to_count_for_it() -> None:
