@@ -271,14 +271,31 @@ IDEMPOTENCY: dict[str, object] = {
     "REDIS_URL": REDIS_URL or None,
 }
 
+# "http": the gateway at GATEWAY_URL, which speaks as the simulated one does. "stripe": Stripe.
+GATEWAY = env.str("GATEWAY", default="http")
 GATEWAY_URL = env.str("GATEWAY_URL", default="http://127.0.0.1:9000")
 # Seconds for one of the three attempts at a call; all of them together must fit into the lease.
 GATEWAY_TIMEOUT = env.float("GATEWAY_TIMEOUT", default=5.0)
 # Calls at once in a process, fewer than gunicorn's threads: a gateway that is slow must leave one
 # for whoever does not need it.
 GATEWAY_CALLS = env.int("GATEWAY_CALLS", default=max(1, env.int("WEB_THREADS", default=4) - 1))
+
+
+def _gateway() -> dict[str, object]:
+    if GATEWAY == "http":
+        return {"BACKEND": "payments.gateways.http.HttpGateway", "URL": GATEWAY_URL}
+    if GATEWAY == "stripe":
+        return {
+            "BACKEND": "payments.gateways.stripe.StripeGateway",
+            "API_KEY": env.str("STRIPE_API_KEY", default=""),
+            "WEBHOOK_SECRET": env.str("STRIPE_WEBHOOK_SECRET", default=""),
+            "CAPTURE": env.str("STRIPE_CAPTURE", default="automatic"),
+        }
+    raise ImproperlyConfigured(f"GATEWAY is http or stripe, not {GATEWAY!r}.")
+
+
 PAYMENTS_GATEWAY = {
-    "URL": GATEWAY_URL,
+    **_gateway(),
     "TIMEOUT": GATEWAY_TIMEOUT,
     "ATTEMPTS": 3,
     "CALLS": GATEWAY_CALLS,
@@ -342,5 +359,9 @@ LOGGING = {
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
-    "loggers": {"django.server": {"propagate": True, "handlers": []}},
+    "loggers": {
+        "django.server": {"propagate": True, "handlers": []},
+        # Two lines a request at INFO, and at DEBUG bodies with secrets in them.
+        "stripe": {"level": "WARNING"},
+    },
 }
