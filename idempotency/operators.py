@@ -41,7 +41,6 @@ __all__ = [
 class Standing:
     """How an operation's key stands, for whoever has found out what became of its call."""
 
-    key_id: int
     seen: Seen
     #: Somebody holds its lease: he is about to know himself.
     is_held: bool
@@ -56,7 +55,6 @@ def standing(key_id: int, *, using: str | None = None) -> Standing | None:
     if key is None:
         return None
     return Standing(
-        key_id=key_id,
         seen=Seen.of(key),
         is_held=key.lease_expires_at is not None and key.lease_expires_at > key.now,
         is_over=key.state == State.SUCCEEDED or not key.recovery_point,

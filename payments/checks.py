@@ -56,12 +56,12 @@ def check_leases(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
 
 @register("payments")
 def check_gateway_secrets(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
-    """E002: a secret that no event can be signed with."""
+    """E001: a secret that no event can be signed with."""
     return [
         Error(
             f"GATEWAY_SECRETS of PAYMENTS_WEBHOOKS: number {number} is no secret.",
             hint="It is `whsec_` and at least 24 bytes in base64, as the gateway shows it.",
-            id="payments.E002",
+            id="payments.E001",
         )
         for number, secret in enumerate(conf.gateway_secrets(), start=1)
         if not signatures.is_secret(secret)

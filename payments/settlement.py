@@ -26,17 +26,18 @@ def settle(movement: Charge | Refund, outcome: Done | Refused, *, actor: str, re
 
     Raises `NotPending` when it has ended meanwhile. Not for use in a transaction.
     """
-    standing = _standing(movement)
+    key_id, standing = movement.idempotency_key_id, _standing(movement)
+    if key_id is None:
+        # Of a release before ours. The reconciliation finds it from its key.
+        return False
     if standing is None or standing.is_over:
-        # Nobody waits for an answer: an operator ended the key, or it had none. The money is real.
+        # An operator ended the key, so nobody waits for an answer. The money is real all the same.
         with transaction.atomic():
             _end(movement, outcome)
         return True
     if standing.is_held:
         return False
-    return operators.settle(
-        standing.key_id, seen=standing.seen, outcome=outcome, actor=actor, reason=reason
-    )
+    return operators.settle(key_id, seen=standing.seen, outcome=outcome, actor=actor, reason=reason)
 
 
 def _standing(movement: Charge | Refund) -> operators.Standing | None:

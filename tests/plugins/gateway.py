@@ -103,6 +103,10 @@ class GatewayProcess:
     def refunds(self, key: str) -> list[dict[str, Any]]:
         return self._get(f"/refunds?key={key}")
 
+    def find(self, kind: str, reference: str) -> list[dict[str, Any]]:
+        """The ``charges`` or ``refunds`` of a reference of ours, declined ones too."""
+        return self._get(f"/{kind}?reference={reference}")
+
     def control(self, **switches: Any) -> None:
         """``dedupe``, ``down``, ``delay`` (seconds)."""
         self.post("/control", switches).raise_for_status()

@@ -36,6 +36,14 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "look_up", look_up)
 
 
+@pytest.fixture(autouse=True)
+def nobody_is_nudged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wants messages delivered runs a dispatcher; no broker hears of them."""
+    from idempotency.outbox import nudging
+
+    monkeypatch.setattr(nudging, "_publish", lambda *_: None)
+
+
 @pytest.fixture
 def acme(db: None) -> Api:
     from tests.integration.payments.api import new_api

@@ -55,7 +55,7 @@ def test_the_default_gateway_is_all_right() -> None:
 def test_a_secret_that_cannot_sign_is_told_and_not_shown(settings: Any) -> None:
     settings.PAYMENTS_WEBHOOKS = {"GATEWAY_SECRETS": [new_secret(), "hunter2"]}
     (found,) = check_gateway_secrets()
-    assert found.id == "payments.E002"
+    assert found.id == "payments.E001"
     assert "number 2" in found.msg
     assert "hunter2" not in f"{found.msg} {found.hint}"
 
