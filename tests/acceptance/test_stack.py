@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from config import embedded
@@ -169,6 +170,13 @@ def test_its_gateway_its_api_page_and_its_admin_answer(stack: Run) -> None:
     assert isinstance(json.loads(get(stack.state()["gateway"] + "/ledger")), list)
     assert b"swagger" in get(f"{url}/api/docs/").lower()
     assert b"csrfmiddlewaretoken" in get(f"{url}/admin/login/")
+
+
+def test_its_gateway_tells_the_product_what_happened(stack: Run) -> None:
+    paste(stack.curl())
+    query = "SELECT state FROM idempotency_outboxmessage WHERE channel = 'gateway-events'"
+    with psycopg.connect(stack.state()["environment"]["DATABASE_URL"], autocommit=True) as database:
+        wait_until(lambda: database.execute(query).fetchall() == [("delivered",)])
 
 
 def test_static_files_are_served_without_a_step_of_their_own(stack: Run) -> None:
