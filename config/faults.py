@@ -3,6 +3,7 @@
     X-Demo-Fault: kill@called       SIGKILL of the very process that serves the request
     X-Demo-Fault: pause@work=FILE   wait until FILE exists, PAUSE seconds at most
     X-Demo-Fault: commit            an unbalanced ledger entry, so that COMMIT is refused
+    X-Demo-Fault: drop              all is done, and the connection is cut before the answer
 
 A request passes these points, in this order; a transfer only the first, second and last:
 
@@ -20,6 +21,7 @@ middleware in place, and with it the receivers. A retry that leaves the header o
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -40,7 +42,7 @@ PAUSE = 45.0
 
 _FORM = re.compile(
     r"(?P<action>kill|pause)@(?P<point>claimed|work|prepared|called|finalize|committed)"
-    r"(=(?P<gate>.+))?|(?P<commit>commit)"
+    r"(=(?P<gate>.+))?|(?P<whole>commit|drop)"
 )
 
 
@@ -81,9 +83,12 @@ def middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
             return _refuse(asked)
         token = _fault.set(fault)
         try:
-            return get_response(request)
+            answer = get_response(request)
         finally:
             _fault.reset(token)
+        if fault.action == "drop":
+            _cut(request)
+        return answer
 
     return run
 
@@ -92,14 +97,20 @@ def _parse(text: str) -> _Fault | None:
     match = _FORM.fullmatch(text)
     if match is None or (match["action"] == "pause") != bool(match["gate"]):
         return None
-    if match["commit"]:
-        return _Fault("commit")
+    if match["whole"]:
+        return _Fault(match["whole"])
     return _Fault(match["action"], match["point"], match["gate"] or "")
 
 
 def _refuse(asked: str) -> HttpResponse:
     # A misspelt fault must not pass for a request that survived it.
     return HttpResponseBadRequest(f"{HEADER}: {asked!r} is no fault.\n", "text/plain")
+
+
+def _cut(request: HttpRequest) -> None:
+    # gunicorn's own; what it writes then goes nowhere, as with a client that hung up.
+    connection: socket.socket = request.META["gunicorn.socket"]
+    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _arrive(point: str) -> None:

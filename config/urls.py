@@ -1,5 +1,6 @@
 """URLs of the reference project."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
@@ -14,3 +15,6 @@ urlpatterns = [
     # The pages behind the `type` of a problem.
     path("problems/", include("idempotency.http.urls")),
 ]
+
+if settings.DEMO:
+    urlpatterns.append(path("lab/", include("config.lab.urls")))
