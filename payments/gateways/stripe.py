@@ -1,8 +1,8 @@
 """The adapter to Stripe: PaymentIntents through the official SDK, with our client half around it.
 
-Whose the money is stands in ``metadata``: our reference and the downstream key. The key is Stripe's
-``Idempotency-Key`` as well, with a suffix in the later steps of a call. An attempt whose end nobody
-knows is looked up by the reference before anything is sent again.
+An intent says in its ``metadata`` whose it is: our reference and the downstream key. The key is
+Stripe's ``Idempotency-Key`` as well, with a suffix in the later steps of a call. An attempt whose
+end nobody knows is looked up by the reference before anything is sent again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from idempotency.client.messages import Request
 from idempotency.client.policy import Options
 from idempotency.client.transports import Transport
 from idempotency.http.deadlines import current_deadline
-from idempotency.operations import Done, NotSent, Outcome, Unknown
+from idempotency.operations import Done, NotSent, Outcome, Refused, Unknown
 from payments.gateways import stripe_answers as answers
 from payments.gateways.answers import Answer
 from payments.gateways.base import Movement, Task
@@ -49,7 +49,17 @@ _OPTIONS = {name: OPTIONS[name] for name in OPTIONS if name not in ("DEDUPES_FOR
     "CAPTURE": "capture",
 }
 
-#: What takes an intent on from each state that is not its end. Nobody is there to authenticate.
+_OTHER_UNITS = {
+    "code": "currency_not_supported",
+    "message": "Stripe counts this currency in other units than we do.",
+}
+
+_NEEDS_PAYER = {
+    "code": "authentication_required",
+    "message": "The payer would have to authenticate the payment, and there is no way to ask.",
+}
+
+#: What takes an intent on from each state that is not its end.
 _STEPS = {
     "requires_confirmation": "confirm",
     "requires_capture": "capture",
@@ -111,6 +121,8 @@ class StripeGateway(CallingGateway):
     def charge(
         self, *, amount: int, currency: str, source: str, reference: str, key: str
     ) -> Outcome:
+        if currency in answers.OTHER_UNITS:
+            return Refused(answers.refusal(400, _OTHER_UNITS))
         call = self._call("charge", reference, key)
         params: Any = {
             "amount": amount,
@@ -119,11 +131,7 @@ class StripeGateway(CallingGateway):
             "payment_method_types": ["card"],
             "metadata": call.metadata,
         }
-        if self._capture == "manual":
-            params |= {"capture_method": "manual"}
-        else:
-            # Nobody is there: Stripe then declines what the payer would have to authenticate.
-            params |= {"confirm": True, "off_session": True}
+        params |= {"capture_method": "manual"} if self._capture == "manual" else {"confirm": True}
         return self._in_room(reference, lambda: self._charge(call, params))
 
     def refund(self, *, charge: str, amount: int, reference: str, key: str) -> Outcome:
@@ -178,8 +186,16 @@ class StripeGateway(CallingGateway):
             look_up,
             suffix=f"-{name}",
         )
-        # The intent is there, perhaps authorised: the call is to be made again, not withdrawn.
-        return Unknown(outcome.reason) if isinstance(outcome, NotSent) else outcome
+        if isinstance(outcome, NotSent):
+            # The intent is there, perhaps authorised: the call is to be made again, not withdrawn.
+            return Unknown(outcome.reason)
+        if (
+            name == "cancel"
+            and isinstance(outcome, Done)
+            and outcome.result["status"] == "canceled"
+        ):
+            return Refused(answers.refusal(402, _NEEDS_PAYER))
+        return outcome
 
     def _refund(self, call: Call, params: Any) -> Outcome:
         def look_up(deadline: Deadline) -> Object | None:
@@ -211,18 +227,21 @@ class StripeGateway(CallingGateway):
     # --- The pieces -------------------------------------------------------------------------------
 
     def _call(self, task: Task, reference: str, key: str) -> Call:
-        # Without a request there is no deadline: a job takes the time that recovery needs.
-        deadline = current_deadline() or Deadline.after(math.inf)
-        deadline = deadline.child(limit=self.longest_call)
+        deadline = self._deadline()
 
         def perform(request: Request, key: str | None) -> CallResult[Reading]:
             return self._caller.perform(request, operation=task, key=key, deadline=deadline)
 
         return Call(perform, self._sdk, reference, key, deadline)
 
+    def _deadline(self) -> Deadline:
+        # Without a request there is none: a job takes the time that recovery needs.
+        given = current_deadline() or Deadline.after(math.inf)
+        return given.child(limit=self.longest_call)
+
     def _books(self, deadline: Deadline | None = None) -> Books:
-        """What answers questions, all of them together by that time."""
-        deadline = deadline or current_deadline()
+        """What answers questions, all of them together by that time; without one, each by itself
+        as long as a call may take."""
 
         def perform(request: Request, key: str | None) -> CallResult[Any]:
             return self._enquirer.perform(request, operation="enquiry", deadline=deadline)
@@ -243,10 +262,10 @@ class StripeGateway(CallingGateway):
         meaning: Callable[[Object], Outcome],
         look_up: Callable[[Books], list[Object]],
     ) -> Outcome:
-        deadline = Deadline.after(self.longest_call)
+        books = self._books(self._deadline())
         try:
             with self.room.hold(reference):
-                return answers.first_of(map(meaning, look_up(self._books(deadline))))
+                return answers.first_of(map(meaning, look_up(books)))
         except BulkheadFull:
             return Unknown("too many calls of the gateway are under way")
         except stripe.StripeError as error:

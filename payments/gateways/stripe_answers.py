@@ -20,6 +20,10 @@ from payments.gateways.answers import Answer
 #: The product's test tokens, as Stripe calls such cards. Anything else is passed on.
 TEST_CARDS = {"tok_visa": "pm_card_visa", "tok_declined": "pm_card_chargeCustomerFail"}
 
+#: Stripe counts these in other units than ISO 4217 does (docs.stripe.com: "Supported currencies"):
+#: the same number is a hundred times as much, or as little.
+OTHER_UNITS = {"ISK", "MGA", "UGX"}
+
 #: The names in an object's metadata.
 REFERENCE, KEY = "reference", "idempotency_key"
 

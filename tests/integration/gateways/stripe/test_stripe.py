@@ -158,6 +158,7 @@ def test_what_the_payer_would_have_to_confirm_is_cancelled(
     method = localstripe.post("payment_methods", type="card", **its)
     outcome = charge(connect_stripe(stripe_rules.url), reference, method["id"])
     assert isinstance(outcome, Refused)
+    assert outcome.result["code"] == "authentication_required"
     assert [it["status"] for it in localstripe.intents(reference)] == ["canceled"]
 
 
@@ -248,6 +249,18 @@ def test_a_payment_method_of_stripes_is_passed_on(
     stripe_rules: StripeRules, connect_stripe: Connect, reference: str
 ) -> None:
     done(charge(connect_stripe(stripe_rules.url), reference, "pm_card_visa"))
+
+
+@pytest.mark.parametrize("currency", ["ISK", "MGA", "UGX"])
+def test_a_currency_that_stripe_counts_otherwise_is_refused_unasked(
+    stripe_rules: StripeRules, connect_stripe: Connect, currency: str
+) -> None:
+    outcome = connect_stripe(stripe_rules.url).charge(
+        amount=100, currency=currency, source="tok_visa", reference="ch_1", key="k1"
+    )
+    assert isinstance(outcome, Refused)
+    assert outcome.result["code"] == "currency_not_supported"
+    assert stripe_rules.requests == 0
 
 
 def test_an_api_key_that_stripe_does_not_know_is_not_sent(
