@@ -8,13 +8,14 @@ from celery.signals import worker_process_shutdown
 from django.conf import settings
 
 from idempotency.tasks import beat_schedule
+from payments.tasks import BEAT_SCHEDULE
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 app = Celery("config")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-app.conf.beat_schedule = beat_schedule(settings.IDEMPOTENCY_BEAT)
+app.conf.beat_schedule = beat_schedule(settings.IDEMPOTENCY_BEAT) | BEAT_SCHEDULE
 
 
 @worker_process_shutdown.connect

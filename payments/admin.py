@@ -13,6 +13,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
 from payments import currencies, models
+from payments.reconciliation.admin import HandlingForm, StandingFilter, handle, money, subject_of
 from payments.webhooks.events import CHANNEL
 
 if TYPE_CHECKING:
@@ -202,3 +203,51 @@ class LedgerEntryAdmin(ReadOnlyAdmin):
     # For the links of accounts. A filter beside the list would name every account there is.
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
         return lookup == "account__id__exact" or super().lookup_allowed(lookup, value, request)
+
+
+@admin.register(models.LedgerDifference)
+class LedgerDifferenceAdmin(ReadOnlyAdmin):
+    """Read-only, but that whoever may can mark a difference as handled."""
+
+    list_display = ("kind", "movement", "reference", "gateway_id", "here", "there", "moved_at")
+    list_filter = (StandingFilter, "kind", "movement")
+    search_fields = ("reference__exact", "gateway_id__exact")
+    search_help_text = _("An id, ours or the gateway's, whole.")
+    sortable_by = ()
+    actions = ("mark_as_handled",)
+    action_form = HandlingForm
+    fields = (
+        "kind",
+        "movement",
+        "subject",
+        "reference",
+        "gateway_id",
+        "here",
+        "there",
+        "moved_at",
+        "found_at",
+        "gone_at",
+        "handled_at",
+        "handled_by",
+        "handling",
+    )
+    readonly_fields = ("subject", "here", "there")
+
+    def has_handle_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("payments.handle_ledgerdifference")
+
+    @admin.action(permissions=["handle"], description=_("Mark as handled"))
+    def mark_as_handled(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        handle(self, request, queryset)
+
+    @admin.display(description=_("ours"))
+    def subject(self, difference: models.LedgerDifference) -> str:
+        return link(subject_of(difference))
+
+    @admin.display(description=_("here"))
+    def here(self, difference: models.LedgerDifference) -> str:
+        return money(difference.amount_here, difference.currency_here)
+
+    @admin.display(description=_("there"))
+    def there(self, difference: models.LedgerDifference) -> str:
+        return money(difference.amount_there, difference.currency_there)

@@ -1,4 +1,5 @@
 """The gateway's books beside ours: every difference is a row that an operator works through.
 
-``comparison`` finds what differs, ``job`` reads both sides and keeps the rows, ``models`` has them.
+``books`` reads our side, ``comparison`` says what differs, ``differences`` keeps the rows (their
+model is in ``models``), ``job`` does one after the other.
 """

@@ -14,8 +14,16 @@ from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
-from payments.models import Charge, LedgerAccount, LedgerTransaction, Refund, WebhookEndpoint
+from payments.models import (
+    Charge,
+    LedgerAccount,
+    LedgerDifference,
+    LedgerTransaction,
+    Refund,
+    WebhookEndpoint,
+)
 from tests.integration.payments.api import Api
 from tests.plugins.gateway import GatewayProcess
 
@@ -33,6 +41,9 @@ def story(acme: Api, globex: Api, bank: GatewayProcess) -> str:
     acme.refund(charge, amount=100)
     acme.transfer(globex, 50)
     WebhookEndpoint.objects.create(merchant=acme.merchant, endpoint_id="x", url="https://a/")
+    LedgerDifference.objects.create(
+        kind="double", movement="charge", moved_at=timezone.now(), found_at=timezone.now()
+    )
     return charge
 
 

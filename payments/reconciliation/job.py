@@ -1,0 +1,130 @@
+"""The nightly comparison: reads the gateway's books of a few days and ours, and keeps what differs.
+
+Nothing is locked and both sides go on meanwhile, so each is asked about single movements, whatever
+their time: our side by the reference that the gateway has, the gateway by that of a posting that
+its list does not have. So neither clock has to be right, and nothing falls between two windows.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import cast, get_args
+
+from django.utils import timezone
+
+from idempotency.operations import Done, Outcome, Unknown
+from payments.gateways.base import Gateway, Movement, Task
+from payments.gateways.choice import get_gateway
+from payments.reconciliation import books, differences
+from payments.reconciliation.books import Record
+from payments.reconciliation.comparison import Difference, of_movement, of_posting
+
+logger = logging.getLogger("payments.reconciliation")
+
+#: What is younger may still be written down, here or there.
+MARGIN = timedelta(hours=1)
+#: What is pending for longer than that is not on its way any more; the jobs settle it sooner.
+PENDING = timedelta(days=1)
+#: How far back a comparison looks. Longer than ``PENDING`` and the time between two of them, so
+#: that what was pending is looked at once more.
+WINDOW = timedelta(days=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What one comparison read, and what came of it."""
+
+    since: datetime
+    until: datetime
+    movements: int
+    postings: int
+    #: Differences there are in that time, those that are new among them, and those that are gone.
+    found: int
+    new: int
+    gone: int
+    #: Postings that the gateway was asked about and did not say.
+    unsure: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.movements} movements and {self.postings} postings compared: {self.found} "
+            f"differences, {self.new} of them new, {self.gone} gone, {self.unsure} not known"
+        )
+
+
+def compare_ledgers(*, since: datetime | None = None, until: datetime | None = None) -> Comparison:
+    """Compare what moved in a time, by default the last three days but for the last hour.
+
+    May run again, and twice at once: a difference is one row. Raises ``MovementsUnknown``, having
+    written nothing, where the gateway's list cannot be read to its end.
+    """
+    until = until or timezone.now() - MARGIN
+    since = since or until - WINDOW
+    run = _Run(get_gateway(), since, until)
+    run.read_theirs()
+    run.read_ours()
+    new, gone = differences.keep(run.found, since=since, until=until, unsure=run.unsure)
+    result = Comparison(
+        since, until, len(run.listed), run.postings, len(run.found), new, gone, len(run.unsure)
+    )
+    logger.log(logging.ERROR if new else logging.INFO, "%s", result)
+    return result
+
+
+class _Run:
+    """One comparison under way."""
+
+    def __init__(self, gateway: Gateway, since: datetime, until: datetime) -> None:
+        self.gateway, self.since, self.until = gateway, since, until
+        self.found: list[Difference] = []
+        #: What the gateway listed: whose movement, and which.
+        self.listed: set[tuple[str, str]] = set()
+        self.postings = 0
+        #: References that the gateway was asked about and did not say.
+        self.unsure: set[str] = set()
+
+    def read_theirs(self) -> None:
+        """Find a record of ours for each movement of the gateway."""
+        movements = iter(self.gateway.movements(since=self.since, until=self.until))
+        while batch := list(islice(movements, books.BATCH)):
+            self.listed.update((movement.reference, movement.id) for movement in batch)
+            for kind in _TASKS:
+                self._compare(kind, [it for it in batch if it.kind == kind])
+
+    def _compare(self, kind: Task, movements: list[Movement]) -> None:
+        ours = books.records(kind, {movement.reference for movement in movements})
+        pending_since = timezone.now() - PENDING
+        for movement in movements:
+            difference = of_movement(movement, ours.get(movement.reference), pending_since)
+            if difference is not None:
+                self.found.append(difference)
+
+    def read_ours(self) -> None:
+        """Find a movement of the gateway for each posting of ours; after ``read_theirs``."""
+        for kind in _TASKS:
+            for batch in books.posted(kind, since=self.since, until=self.until):
+                self.postings += len(batch)
+                for record in batch:
+                    if (record.reference, record.gateway_id) not in self.listed:
+                        self._ask_about(record)
+
+    def _ask_about(self, record: Record) -> None:
+        """It may have moved before or after the time that was listed."""
+        outcome = self._look_up(record)
+        if isinstance(outcome, Unknown):
+            self.unsure.add(record.reference)
+        elif not isinstance(outcome, Done):
+            self.found.append(of_posting(record))
+
+    def _look_up(self, record: Record) -> Outcome:
+        if record.kind == "charge":
+            return self.gateway.find_charge(reference=record.reference, key="")
+        return self.gateway.find_refund(
+            charge=record.charge_gateway_id, reference=record.reference, key=""
+        )
+
+
+_TASKS = cast("tuple[Task, ...]", get_args(Task))
