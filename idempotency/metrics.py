@@ -3,15 +3,17 @@ is installed. No key is ever a label."""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
 from django.dispatch import receiver
 
-from idempotency import signals
+from idempotency import signals, traffic
 
 try:
     from prometheus_client import Counter, Histogram
@@ -92,7 +94,36 @@ def timed(run: Run) -> Run:
 @cache
 def _labelled(metric: Any, route: str, outcome: str) -> Any:
     """One of the metric's children. Finding it by its labels costs more than counting."""
+    traffic.begin(counted)
     return metric.labels(route=route, outcome=outcome)
+
+
+# A forked process has the children of its parent, and none of its threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_labelled.cache_clear)
+
+
+def counted() -> traffic.Counts:
+    """What this process has counted and timed so far, over all routes, as ``traffic`` names it."""
+    found: traffic.Counts = Counts()
+    for metric in (REQUESTS, DURATIONS):
+        for family in () if metric is None else metric.collect():
+            _add(found, family.samples)
+    return found
+
+
+def _add(found: traffic.Counts, samples: Iterable[Any]) -> None:
+    child, below = None, 0
+    for sample in samples:
+        outcome, number = sample.labels["outcome"], int(sample.value)
+        if sample.name.endswith("_total"):
+            found[outcome] += number
+        elif sample.name.endswith("_bucket"):
+            # Prometheus counts from zero up to each bound.
+            if child != (child := (sample.labels["route"], outcome)):
+                below = 0
+            found[f"{outcome}{traffic.UP_TO}{sample.labels['le']}"] += number - below
+            below = number
 
 
 @receiver(signals.key_claimed)
