@@ -26,6 +26,7 @@ _CODES: dict[type[Exception], str] = {
     exceptions.InsufficientFunds: "insufficient_funds",
     exceptions.ChargeNotRefundable: "charge_not_refundable",
     exceptions.RefundExceedsCharge: "refund_exceeds_charge",
+    exceptions.TooManyEndpoints: "too_many_endpoints",
     exceptions.NotSigned: "not_signed",
     exceptions.PreconditionRequired: "precondition_required",
     exceptions.PreconditionFailed: "precondition_failed",

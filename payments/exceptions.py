@@ -14,6 +14,7 @@
     ├── RefundExceedsCharge      more than what is left of the charge
     ├── InsufficientFunds        the merchant's balance is smaller than the amount
     ├── RefusedUrl               a webhook's URL that is not called
+    ├── TooManyEndpoints         a merchant has as many webhook endpoints as it may
     ├── NotSigned                an event that nobody we know has signed
     ├── PreconditionRequired     a change that names no version
     ├── PreconditionFailed       a change of a version that is no longer the present one
@@ -75,6 +76,10 @@ class InsufficientFunds(PaymentError):
 
 class RefusedUrl(PaymentError):
     """A URL that we do not call, because of its form or of where it leads."""
+
+
+class TooManyEndpoints(PaymentError):
+    """Every event is written once for each endpoint, in somebody's transaction."""
 
 
 class NotSigned(PaymentError):

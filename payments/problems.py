@@ -144,6 +144,13 @@ _TYPES = (
         "is the gateway's reason. To try once more, use a new key.",
     ),
     ProblemType(
+        "too_many_endpoints",
+        422,
+        "There are as many endpoints as there may be",
+        "An account has sixteen webhook endpoints at most, those that are switched off included. "
+        "Nothing was done. Write one of those there are under its id.",
+    ),
+    ProblemType(
         "precondition_required",
         428,
         "If-Match is needed",

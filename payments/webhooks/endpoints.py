@@ -1,20 +1,28 @@
 """Webhook endpoints. The merchant names each one, so writing it twice is writing it once."""
 
-from payments.exceptions import WebhookEndpointNotFound
+from payments.exceptions import TooManyEndpoints, WebhookEndpointNotFound
 from payments.models import Merchant, WebhookEndpoint
 from payments.webhooks import addresses
+
+#: Of one merchant. A transfer is told to each endpoint of its recipient in the sender's
+#: transaction, so without a bound one merchant could make another's transfers slow.
+MOST = 16
 
 
 def put(
     *, merchant: Merchant, endpoint_id: str, url: str, enabled: bool = True
 ) -> tuple[WebhookEndpoint, bool]:
-    """The endpoint, and whether it is new. Raises `addresses.RefusedUrl`.
+    """The endpoint, and whether it is new. Raises `RefusedUrl` or `TooManyEndpoints`.
 
     Its secret is made with it and stays: a merchant who wants another one puts another endpoint,
     and switches this one off once the receiver knows both.
     """
     # Before the transaction, as it asks the network.
     addresses.check(url)
+    others = WebhookEndpoint.objects.filter(merchant=merchant).exclude(endpoint_id=endpoint_id)
+    known = WebhookEndpoint.objects.filter(merchant=merchant, endpoint_id=endpoint_id)
+    if others.count() >= MOST and not known.exists():
+        raise TooManyEndpoints(f"There are {MOST} endpoints, and that is the most.")
     return WebhookEndpoint.objects.update_or_create(
         merchant=merchant, endpoint_id=endpoint_id, defaults={"url": url, "enabled": enabled}
     )

@@ -33,7 +33,7 @@ class WebhookEndpointView(PaymentsView):
         responses={
             200: shapes.WebhookEndpointWithSecret,
             201: shapes.WebhookEndpointWithSecret,
-            **problem_responses(*ALWAYS, *BODY),
+            **problem_responses(*ALWAYS, *BODY, "too_many_endpoints"),
         },
     )
     def put(self, request: Request, endpoint_id: str) -> Response:

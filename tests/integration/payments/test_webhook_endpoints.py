@@ -10,7 +10,7 @@ from django.apps import apps
 from django.db import connection
 
 from payments.models import WebhookEndpoint
-from payments.webhooks import addresses, signatures
+from payments.webhooks import addresses, endpoints, signatures
 from tests.integration.payments.api import Api, at_once, problem
 
 
@@ -138,6 +138,16 @@ def test_a_url_is_http_with_a_host_and_no_password(acme: Api, url: Any) -> None:
 def test_a_name_is_letters_digits_hyphens_and_underscores(acme: Api, name: str) -> None:
     assert list(problem(put(acme, name), 400, "invalid_request")["errors"]) == ["id"]
     problem(acme.get(f"/v1/webhook-endpoints/{name}"), 400, "invalid_request")
+
+
+def test_a_merchant_has_sixteen_endpoints_at_most_and_can_go_on_writing_those(
+    acme: Api, globex: Api
+) -> None:
+    for number in range(endpoints.MOST):
+        assert put(acme, f"e{number}").status_code == 201
+    problem(put(acme, "one-more"), 422, "too_many_endpoints")
+    assert put(acme, "e0", "https://example.com/other").status_code == 200
+    assert put(globex, "main").status_code == 201
 
 
 @pytest.mark.django_db(transaction=True)
