@@ -17,6 +17,9 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from idempotency.core.states import State
+from idempotency.proposals import Choice as Choice
+from idempotency.proposals import Proposal as Proposal
+from idempotency.proposals import ProposalStatus as ProposalStatus
 
 STATE_LABELS = {
     State.PROCESSING: _("processing"),
@@ -62,6 +65,19 @@ class IdempotencyKey(models.Model):
         null=True,
         help_text=_("When the other side is next asked about the call; empty: at once."),
     )
+    # These two outlive the context, which may hold personal data: the downstream key is derived
+    # from them.
+    operation = models.CharField(
+        _("operation"),
+        max_length=255,
+        default="",
+        db_default="",
+        blank=True,
+        help_text=_("The one that passed the recovery point."),
+    )
+    prepared_attempt = models.PositiveIntegerField(
+        _("prepared by attempt"), null=True, help_text=_("The one that wrote the intent.")
+    )
     context = models.JSONField(_("context"), null=True)
     failure = models.CharField(_("failure"), max_length=500, default="", blank=True)
     created_at = models.DateTimeField(_("created at"))
@@ -75,6 +91,8 @@ class IdempotencyKey(models.Model):
         permissions = [
             ("force_fail_idempotencykey", _("Can force-fail an idempotency key")),
             ("view_response_body", _("Can see stored response bodies")),
+            ("ask_idempotencykey", _("Can ask the other side about an operation")),
+            ("settle_idempotencykey", _("Can settle an operation whose outcome is open")),
         ]
         constraints = [
             models.CheckConstraint(
@@ -102,6 +120,16 @@ class IdempotencyKey(models.Model):
                 name="idempotency_key_lease",
                 fields=["lease_expires_at"],
                 condition=models.Q(state__in=[State.PROCESSING.value, State.IN_DOUBT.value]),
+            ),
+            # For whoever works through what is open, the oldest first. Atomic work never passes a
+            # recovery point, so it does not pay for this one either.
+            models.Index(
+                name="idempotency_key_open_operation",
+                fields=["recovery_point_at", "id"],
+                condition=models.Q(
+                    state__in=[State.PROCESSING.value, State.IN_DOUBT.value],
+                    recovery_point_at__isnull=False,
+                ),
             ),
         ]
 
@@ -148,6 +176,15 @@ class EventKind(models.TextChoices):
     IN_DOUBT = "in_doubt", _("in doubt")
     #: What was in doubt has been settled.
     RESOLVED = "resolved", _("resolved")
+    #: An attempt ended without knowing how its outside call went; a retry or the job goes on.
+    SUSPENDED = "suspended", _("left open")
+    #: The outside call was certainly not sent, and its intent was withdrawn.
+    WITHDRAWN = "withdrawn", _("withdrawn")
+    #: An operator asked the other side.
+    ASKED = "asked", _("asked")
+    #: An operator's decision that waits for another person, and the end of one without effect.
+    PROPOSED = "proposed", _("proposed")
+    REJECTED = "rejected", _("rejected")
     #: The key expired and was used for a new request.
     REUSED = "reused", _("reused after expiry")
     #: The day's partition was missing, so the response went to another day.

@@ -1,4 +1,5 @@
-"""A table that is partitioned by day on PostgreSQL, and SQL from a named file."""
+"""A table that is partitioned by day on PostgreSQL, an index beside traffic, and SQL from a named
+file."""
 
 from __future__ import annotations
 
@@ -35,6 +36,47 @@ class CreateDayPartitioned(migrations.CreateModel):
     ) -> None:
         if schema_editor.connection.vendor != "postgresql":
             super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        _, args, kwargs = super().deconstruct()
+        return self.__class__.__qualname__, list(args), kwargs
+
+
+class AddIndexAside(migrations.AddIndex):
+    """AddIndex that lets others write meanwhile, on PostgreSQL. The migration must not be atomic.
+
+    Cut short, it leaves an invalid index behind; the next run replaces that.
+    """
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        model = to_state.apps.get_model(app_label, self.model_name)
+        if not self.allow_migrate_model(schema_editor.connection.alias, model):
+            return
+        if schema_editor.connection.vendor != "postgresql":
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+            return
+        schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {self.index.name}", params=None)
+        schema_editor.add_index(model, self.index, concurrently=True)  # type: ignore[call-arg]
+
+    def database_backwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        if schema_editor.connection.vendor != "postgresql":
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
+        elif self.allow_migrate_model(
+            schema_editor.connection.alias, from_state.apps.get_model(app_label, self.model_name)
+        ):
+            schema_editor.execute(f"DROP INDEX CONCURRENTLY {self.index.name}", params=None)
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         _, args, kwargs = super().deconstruct()
