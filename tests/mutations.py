@@ -414,7 +414,7 @@ MUTATIONS = (
         "payments/gateways/stripe.py",
         "            max_network_retries=0,\n",
         "            max_network_retries=1,\n",
-        "test_three_attempts_are_three_requests_under_one_key",
+        "test_a_stored_error_in_place_of_the_work_stays_unknown",
     ),
     Mutation(
         "stripe: a 500 is final under its key",

@@ -74,6 +74,7 @@ def test_a_stored_error_in_place_of_the_work_stays_unknown(
     gateway = connect_stripe(stripe_rules.url)
     stripe_rules.end(broken(executed=False))
     assert isinstance(charge(gateway, reference), Unknown)
+    assert len(stripe_rules.keys) == 1
     assert isinstance(charge(gateway, reference), Unknown)
     assert isinstance(gateway.find_charge(reference=reference, key=""), NotSent)
     assert localstripe.intents(reference) == []
