@@ -268,6 +268,8 @@ WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = DEBUG or DEMO
 
 IDEMPOTENCY: dict[str, object] = {
     "LEASE": env.float("IDEMPOTENCY_LEASE", default=30.0),
+    "RECONCILE_AFTER": env.float("IDEMPOTENCY_RECONCILE_AFTER", default=60.0),
+    "RECONCILE_ALERT_AFTER": env.float("IDEMPOTENCY_RECONCILE_ALERT_AFTER", default=900.0),
     "REDIS_URL": REDIS_URL or None,
 }
 
@@ -283,7 +285,10 @@ GATEWAY_CALLS = env.int("GATEWAY_CALLS", default=max(1, env.int("WEB_THREADS", d
 
 def _gateway() -> dict[str, object]:
     if GATEWAY == "http":
-        return {"BACKEND": "payments.gateways.http.HttpGateway", "URL": GATEWAY_URL}
+        # False for a gateway that does not honour the key: what is unknown is then looked up.
+        dedupes = env.bool("GATEWAY_DEDUPES", default=True)
+        backend = "payments.gateways.http.HttpGateway"
+        return {"BACKEND": backend, "URL": GATEWAY_URL, "DEDUPES": dedupes}
     if GATEWAY == "stripe":
         return {
             "BACKEND": "payments.gateways.stripe.StripeGateway",
