@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 import random
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -24,7 +25,6 @@ from celery.exceptions import Ignore, Reject
 
 from idempotency.conf import settings
 from idempotency.core.errors import IdempotencyError
-from idempotency.inbox import consume_once
 
 __all__ = ["once"]
 
@@ -33,15 +33,14 @@ logger = logging.getLogger("idempotency")
 #: Seconds by which a task's lease outlives its time limit: until then it is certainly dead.
 MARGIN = 5.0
 
-#: What a task gets unless it says otherwise. The limits are short because they decide how soon the
-#: successor of a killed worker may begin; below the lease by default, and below any sensible
-#: visibility timeout.
-DEFAULTS: dict[str, Any] = {
-    "acks_late": True,
-    "reject_on_worker_lost": True,
-    "soft_time_limit": 20,
-    "time_limit": 25,
-}
+#: Seconds. Short, because it decides how soon the successor of a killed worker may begin, and below
+#: any sensible visibility timeout.
+TIME_LIMIT = 25.0
+#: The soft limit as a share of the hard one.
+SOFT = 0.8
+#: Seconds that a task which cannot be queued again is held before the broker gets it back: it would
+#: be delivered again at once, a hundred times a second.
+HELD = 1.0
 
 
 def once(
@@ -58,7 +57,8 @@ def once(
     JSON, which later deliveries return as well. ``key`` makes the message id from the arguments, so
     that two *calls* for one order are one; without it the id is the task's own, and only deliveries
     of one call are. ``ttl`` is ``consume_once``'s. ``app`` is the Celery application, by default
-    any (``shared_task``); ``options`` are the task's: see ``DEFAULTS`` for those that are set.
+    any (``shared_task``); ``options`` are the task's. Unless they say otherwise, ``acks_late`` and
+    ``reject_on_worker_lost`` are on and ``time_limit`` is 25 seconds, which prefork workers keep.
 
     A delivery that finds another one at work is queued again for later and not acknowledged away,
     for that one may die. A task that raises, or runs into a time limit, was rolled back and has
@@ -72,6 +72,9 @@ def once(
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
+        # Here and not above: a project's Celery module is imported before its apps are loaded.
+        from idempotency.inbox import consume_once
+
         task = current_task
         message_id = task.request.id if key is None else key(*args, **kwargs)
         if message_id is None:
@@ -85,7 +88,16 @@ def once(
             _queue_again(task, error)
 
     declare = shared_task if app is None else app.task
-    return declare(**DEFAULTS | options)(run)
+    reliable = {"acks_late": True, "reject_on_worker_lost": True}
+    return declare(**reliable | options | _limits(options))(run)
+
+
+def _limits(options: dict[str, Any]) -> dict[str, float]:
+    """Both limits, where one may be given: Celery refuses to send a task whose soft one is later,
+    be it the application's."""
+    hard, soft = options.get("time_limit"), options.get("soft_time_limit")
+    hard = hard or (soft / SOFT if soft else TIME_LIMIT)
+    return {"time_limit": hard, "soft_time_limit": soft or hard * SOFT}
 
 
 def _lease(task: Any) -> timedelta:
@@ -104,5 +116,6 @@ def _queue_again(task: Any, error: IdempotencyError) -> NoReturn:
         task.signature_from_request(countdown=wait).apply_async()
     except Exception as lost:
         # Task.retry would drop the message here. The broker keeps it, or gets it back.
+        time.sleep(HELD)
         raise Reject(lost, requeue=True) from error
     raise Ignore from error

@@ -11,6 +11,7 @@ from django.contrib.auth.models import Group
 
 from config.celery import app
 from idempotency import celery as once_module
+from idempotency import inbox
 from idempotency.celery import once
 from idempotency.core.errors import StoreUnavailable
 from idempotency.inbox import MessageInProgress
@@ -27,7 +28,7 @@ def add_group(name: str) -> int:
     return Group.objects.count()
 
 
-@once(app=app, name="tests.add_group_by_name", key=lambda name, **_: f"group-{name}", time_limit=7)
+@once(app=app, name="tests.add_group_by_name", key=lambda name, **_: f"group-{name}", time_limit=10)
 def add_group_by_name(name: str, *, note: str = "") -> str:
     Group.objects.create(name=name)
     return note
@@ -62,22 +63,34 @@ def test_a_task_is_acknowledged_last_and_given_back_when_its_worker_is_lost() ->
     assert add_group.acks_late
     assert add_group.reject_on_worker_lost
     assert (add_group.soft_time_limit, add_group.time_limit) == (20, 25)
-    assert add_group_by_name.time_limit == 7
+    assert add_group_by_name.time_limit == 10
+    assert add_group_by_name.soft_time_limit == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "soft", "hard"),
+    [({"soft_time_limit": 40}, 40, 50), ({"soft_time_limit": 1, "time_limit": 9}, 1, 9)],
+)
+def test_its_soft_limit_is_never_the_later_one(
+    given: dict[str, int], soft: float, hard: float
+) -> None:
+    @once(app=app, name=f"tests.limited_to_{hard}", **given)
+    def limited() -> None:
+        """Do nothing."""
+
+    assert (limited.soft_time_limit, limited.time_limit) == (soft, hard)
 
 
 def test_its_lease_outlives_its_time_limit() -> None:
     assert once_module._lease(add_group) == timedelta(seconds=30)
-    assert once_module._lease(add_group_by_name) == timedelta(seconds=12)
+    assert once_module._lease(add_group_by_name) == timedelta(seconds=15)
 
-    def limits() -> timedelta:
-        return once_module._lease(shown)
-
-    shown = once(app=app, name="tests.limits", key=lambda: "x")(limits)
-    shown.push_request(timelimit=(100, 90))
+    # A call may bring limits of its own.
+    add_group.push_request(timelimit=(100, 90))
     try:
-        assert once_module._lease(shown) == timedelta(seconds=105)
+        assert once_module._lease(add_group) == timedelta(seconds=105)
     finally:
-        shown.pop_request()
+        add_group.pop_request()
 
 
 class Delivery:
@@ -94,7 +107,7 @@ class Delivery:
             self.published.append(options)
             return self
 
-        monkeypatch.setattr(once_module, "consume_once", consume)
+        monkeypatch.setattr(inbox, "consume_once", consume)
         monkeypatch.setattr(task, "signature_from_request", signature)
 
     def apply_async(self) -> None:
@@ -135,6 +148,7 @@ def test_a_delivery_beside_another_is_queued_again_before_it_is_let_go(
 def test_where_it_cannot_be_queued_again_the_broker_keeps_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(once_module, "HELD", 0.0)
     delivery = Delivery(add_group, MessageInProgress(), monkeypatch)
     delivery.broker_is_away = True
     with pytest.raises(Reject) as rejected:
