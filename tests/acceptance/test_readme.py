@@ -62,6 +62,39 @@ class InvitationView(IdempotencyMixin, APIView):
         return InviteTeam()
 """
 
+ROADS_TEST = """
+import pytest
+from django.contrib.auth.models import Group
+from django.db import transaction
+from roads import audit, open_team, team_was_sold
+
+import outbox  # as an app's module of that name would be imported
+from idempotency.outbox.dispatcher import Dispatcher
+from idempotency.testing import assert_runs_once
+
+
+def test_the_outbox_of_the_readme_sends_what_was_committed(capsys):
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        open_team("never")
+        1 / 0
+    open_team("ops")
+    assert Dispatcher(threads=0).run().delivered == 1
+    assert "{'opened': 'ops'}" in capsys.readouterr().out
+
+
+def test_the_inbox_of_the_readme_acts_once():
+    event = {"id": "evt_1", "team": "ops"}
+    Group.objects.create(name="ops")
+    assert [team_was_sold(event) for _ in range(3)] == [{"teams": 1}] * 3
+    assert not Group.objects.exists()
+
+
+def test_the_task_of_the_readme_runs_once():
+    with assert_runs_once(Group.objects.all()):
+        first, second = (audit.apply(args=["ops"]).get() for _ in range(2))
+    assert first == second
+"""
+
 DECORATED_VIEW = """
 from django.http import JsonResponse
 from idempotency.http.decorators import idempotent
@@ -105,6 +138,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         'urlpatterns += [path("orders", OrderView.as_view())]\n'
     )
     files["test_teams.py"] += OPERATION_TEST
+    files["test_roads.py"] = ROADS_TEST
     files["conftest.py"] = (
         "import pytest\n\n\n@pytest.fixture(autouse=True)\ndef _database(db):\n    pass\n"
     )
@@ -139,7 +173,7 @@ def run(project: Path, *arguments: str) -> str:
 
 def test_the_code_of_the_readme_runs_and_protects(project: Path) -> None:
     output = run(project, "-m", "pytest", "-q", "--rootdir", str(project), "-p", "no:cacheprovider")
-    assert "2 passed" in output
+    assert "5 passed" in output
 
 
 def test_the_project_of_the_readme_passes_its_checks(project: Path) -> None:
