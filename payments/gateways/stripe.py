@@ -17,7 +17,7 @@ import httpx2
 import stripe
 from django.core.exceptions import ImproperlyConfigured
 
-from idempotency.client import BulkheadFull, Deadline, classify
+from idempotency.client import BulkheadFull, Deadline, RetryBudget, classify
 from idempotency.client.caller import Caller
 from idempotency.client.history import CallResult
 from idempotency.client.messages import Request
@@ -28,7 +28,7 @@ from idempotency.operations import Done, NotSent, Outcome, Refused, Unknown
 from payments.gateways import stripe_answers as answers
 from payments.gateways.answers import Answer
 from payments.gateways.base import Movement, Task
-from payments.gateways.calling import OPTIONS, CallingGateway, options_of
+from payments.gateways.calling import BUDGET, OPTIONS, CallingGateway, options_of
 from payments.gateways.events import Event
 from payments.gateways.readings import Reading, ReadingTransport, wait_asked_for
 from payments.gateways.stripe_answers import Object
@@ -97,7 +97,8 @@ class StripeGateway(CallingGateway):
         self._webhook_secret = webhook_secret
         self._capture = capture
         # What is asked moves nothing, so the status of its answer is all that the loop has to know.
-        asked: Options = {**self._options, "classify": classify}
+        # Its retries are its own: the questions of a job must not use up those of charges.
+        asked: Options = {**self._options, "classify": classify, "budget": RetryBudget(BUDGET)}
         self._enquirer = Caller(self._connections, self.name, **self._waiting, **asked)
 
     @classmethod

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.gateways.stripe.servers import API_KEY, Localstripe, StripeRules
+from idempotency.reconciliation import reconcile_operations
+from tests.integration.gateways.stripe.servers import API_KEY, Front, Localstripe, StripeRules
 from tests.plugins.fault_proxy import Fault
 
 if TYPE_CHECKING:
@@ -79,4 +80,21 @@ def test_what_stripe_does_not_answer_is_pending_and_the_retry_finds_it(
     charge = shop.charge(key="one").json()
     assert charge["status"] == "succeeded"
     assert len(localstripe.intents(charge["id"])) == 1
+    assert shop.balance() == 1000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_cannot_be_known_without_keys_is_in_doubt_and_settled_by_stripes_books(
+    shop: Api, bare: Front, localstripe: Localstripe, settings: Any
+) -> None:
+    settings.PAYMENTS_GATEWAY |= {"URL": bare.url, "DEDUPES": False}
+    settings.IDEMPOTENCY = settings.IDEMPOTENCY | {"RECONCILE_AFTER": 0}
+    bare.choose = lambda head: Fault.LOSE
+    doubtful = shop.charge(key="one")
+    assert (doubtful.status_code, doubtful.json()["code"]) == (409, "outcome_in_doubt")
+    bare.choose = lambda head: Fault.PASS
+    assert reconcile_operations().done == 1
+    charge = shop.charge(key="one").json()
+    assert charge["status"] == "succeeded"
+    assert [it["id"] for it in localstripe.intents(charge["id"])] == [charge["gateway_reference"]]
     assert shop.balance() == 1000
