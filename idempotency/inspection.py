@@ -80,7 +80,7 @@ def facts_of(key: IdempotencyKey, now: datetime, answer: StoredResponse | None =
         lease_over=lease is not None and lease <= now,
         expired=expires is not None and expires <= now,
         recovery_point=key.recovery_point,
-        repeatable=_repeatable(key),
+        repeatable=_repeatable(key, now),
         status=None if answer is None else answer.status,
         body_kept=answer is not None and answer.body is not None,
         # Completing clears the failure; only a force-fail leaves one on a settled key.
@@ -95,13 +95,15 @@ def operation_of(key: IdempotencyKey) -> str:
     return str(name)
 
 
-def _repeatable(key: IdempotencyKey) -> Repeatable:
+def _repeatable(key: IdempotencyKey, now: datetime) -> Repeatable:
     if not key.recovery_point:
         return Repeatable.YES
     operation = operations.find(operation_of(key))
     if operation is None:
         return Repeatable.UNKNOWN
-    return Repeatable.YES if operation.downstream_dedupes else Repeatable.NO
+    window, passed = operation.downstream_dedupes_for, key.recovery_point_at
+    remembered = window is None or (passed is not None and now - passed < window)
+    return Repeatable.YES if operation.downstream_dedupes and remembered else Repeatable.NO
 
 
 def retry_now(facts: KeyFacts) -> str:
@@ -113,7 +115,8 @@ def retry_now(facts: KeyFacts) -> str:
     if facts.state is State.IN_DOUBT:
         return _(
             "Nobody can know whether the outside effect happened. A retry gets 409 "
-            "outcome_in_doubt until an operator settles the key."
+            "outcome_in_doubt until it is settled: by the reconciling job, which asks the other "
+            "side, or by an operator."
         )
     if facts.state is State.PROCESSING and not facts.lease_over:
         return _(
@@ -151,7 +154,8 @@ def _retry_of_ended(facts: KeyFacts) -> str:
     elif facts.repeatable is Repeatable.NO:
         text = _(
             "The outside call may have happened and cannot be repeated safely. A retry with the "
-            "same request puts the key in doubt and gets 409 outcome_in_doubt."
+            "same request asks the other side, and gets 409 outcome_in_doubt where that does not "
+            "tell."
         )
     else:
         text = _(
@@ -192,7 +196,8 @@ def risk_of_force_fail(facts: KeyFacts) -> tuple[Risk, str]:
 
 
 def freed_leads_to_doubt(facts: KeyFacts) -> bool:
-    """Freeing the key for a retry would not help: the retry would put it in doubt (again)."""
+    """Freeing the key for a retry would not help: unless the other side can be asked, the retry
+    would put it in doubt (again)."""
     return bool(facts.recovery_point) and facts.repeatable is not Repeatable.YES
 
 
@@ -277,7 +282,8 @@ def _ending(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
 
 def _present(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
     if facts.state is State.IN_DOUBT:
-        return [Chapter(None, _("In doubt"), _("The key waits for an operator."), "bad")]
+        text = _("The reconciling job asks the other side; an operator may settle it as well.")
+        return [Chapter(None, _("In doubt"), text, "bad")]
     if facts.state is not State.PROCESSING:
         return []
     if not facts.lease_over:

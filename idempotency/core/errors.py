@@ -120,7 +120,7 @@ class OutcomeInDoubt(IdempotencyError):
     code = "outcome_in_doubt"
     retry = "never"
     default_detail = (
-        "The outcome is in doubt and an operator has to settle it. Do not repeat the request."
+        "The outcome is in doubt until somebody finds it out. Do not repeat the request."
     )
 
 

@@ -11,7 +11,8 @@
                             │  ▲
                             │  └── an operator freed an operation past its recovery point
                             └── an outside effect may have happened and cannot be repeated safely
-                                  ▶ IN_DOUBT     never re-run, never pruned; an operator settles it
+                                  ▶ IN_DOUBT     never re-run, never pruned; settled by whoever
+                                                 finds out: reconciliation, or an operator
 
 *Release* (a client error was raised before anything was recorded) deletes the row: as if the
 request never came.

@@ -114,7 +114,7 @@ class Store(Protocol):
         operation."""
 
     def doubt(self, lease: Lease, reason: str) -> None:
-        """Nobody can know whether the outside effect happened; an operator settles it."""
+        """Nobody can know now whether the outside effect happened; whoever finds out settles it."""
 
     def take_over(self, key_id: int, claim_lease: timedelta) -> Lease | None:
         """Claim an abandoned operation (lease over, recovery point set) for a job; None when it is

@@ -30,7 +30,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
         (KeyFacts(State.FAILED, 1, recovery_point="prepared"), "under the same downstream key"),
         (
             KeyFacts(State.FAILED, 1, recovery_point="prepared", repeatable=Repeatable.NO),
-            "puts the key in doubt",
+            "asks the other side",
         ),
         (
             KeyFacts(State.FAILED, 1, recovery_point="prepared", repeatable=Repeatable.UNKNOWN),

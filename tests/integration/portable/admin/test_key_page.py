@@ -60,7 +60,7 @@ def test_the_page_tells_the_story_in_order(
         ("processing", {}, "409 idempotency_key_in_use"),
         ("processing", {"lease": timedelta(minutes=-1)}, "runs it again, as attempt 2"),
         ("failed", {"attempt": 4, "failure": "IntegrityError"}, "runs it again, as attempt 5"),
-        ("in_doubt", {}, "409 outcome_in_doubt until an operator settles the key"),
+        ("in_doubt", {}, "409 outcome_in_doubt until it is settled"),
         ("succeeded", {"expires": timedelta(minutes=-1)}, "runs as a new one"),
         ("succeeded", {}, "409 response_not_stored"),
     ],
