@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,6 +11,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 from django.core.exceptions import ImproperlyConfigured
 
 from idempotency.client import (
@@ -119,8 +121,8 @@ class CallingGateway:
         self.dedupes = dedupes
         self.dedupes_for = dedupes_for
         self.room = Room(calls)
-        #: One pool for all that is said to this gateway: making one costs 25 ms of certificates.
-        self._connections = Httpx2Transport(max_answer=MAX_ANSWER)
+        #: One pool for all that is said to this gateway.
+        self._connections = Httpx2Transport(max_answer=MAX_ANSWER, verify=_trust())
         # Another gateway's failures are none of this one's.
         self.name = f"gateway:{urlsplit(url).netloc.rpartition('@')[2]}"
         link = None if redis_url is None else _link(redis_url)
@@ -213,6 +215,12 @@ def _breakers(
 def _metrics() -> PrometheusObserver:
     """One for all gateways: they share Prometheus's registry."""
     return PrometheusObserver()
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Whose certificates are believed: read once, as that takes 25 ms."""
+    return httpx2.create_ssl_context()
 
 
 @cache
