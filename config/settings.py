@@ -5,8 +5,9 @@ DATABASE_URL and REDIS_URL are given."""
 from pathlib import Path
 
 import environ
-import structlog
 from django.core.exceptions import ImproperlyConfigured
+
+from config.logs import logging_config
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 LOOPBACK = ["localhost", "127.0.0.1", "[::1]"]
@@ -69,6 +70,7 @@ if DEMO:
     INSTALLED_APPS.append("config.lab")
 
 MIDDLEWARE = [
+    "idempotency.http.request_ids.request_id_middleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "corsheaders.middleware.CorsMiddleware",
@@ -212,9 +214,17 @@ CORS_ALLOW_HEADERS = [
     "idempotency-key",
     "if-match",
     "x-request-deadline-ms",
+    "x-request-id",
     "x-retry-attempt",
 ]
-CORS_EXPOSE_HEADERS = ["ETag", "Idempotent-Replayed", "Link", "Location", "Retry-After"]
+CORS_EXPOSE_HEADERS = [
+    "ETag",
+    "Idempotent-Replayed",
+    "Link",
+    "Location",
+    "Retry-After",
+    "X-Request-ID",
+]
 CORS_URLS_REGEX = r"^/(v1|api)/.*$"
 
 AUTH_PASSWORD_VALIDATORS = [
@@ -322,51 +332,8 @@ METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
 LOG_LEVEL = env.str("LOG_LEVEL", default="INFO")
 LOG_FORMAT = env.str("LOG_FORMAT", default="console" if DEBUG else "json")
 
-_shared_processors = [
-    structlog.contextvars.merge_contextvars,
-    structlog.stdlib.add_logger_name,
-    structlog.stdlib.add_log_level,
-    structlog.stdlib.PositionalArgumentsFormatter(),
-    structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.processors.StackInfoRenderer(),
-]
-structlog.configure(
-    processors=[
-        structlog.stdlib.filter_by_level,
-        *_shared_processors,
-        structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-    ],
-    logger_factory=structlog.stdlib.LoggerFactory(),
-    cache_logger_on_first_use=True,
-)
-_renderers = {
-    # Plain tracebacks: rich's take a second each and show the values of local variables.
-    "console": [
-        structlog.dev.ConsoleRenderer(
-            colors=False, exception_formatter=structlog.dev.plain_traceback
-        )
-    ],
-    "json": [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
-}
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {
-        "structured": {
-            "()": structlog.stdlib.ProcessorFormatter,
-            # The library logs with the standard library; both kinds come out in one shape.
-            "foreign_pre_chain": [*_shared_processors, structlog.stdlib.ExtraAdder()],
-            "processors": [
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_renderers[LOG_FORMAT],
-            ],
-        },
-    },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
-    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
-    "loggers": {
-        "django.server": {"propagate": True, "handlers": []},
-        # Two lines a request at INFO, and at DEBUG bodies with secrets in them.
-        "stripe": {"level": "WARNING"},
-    },
-}
+LOGGING = logging_config(level=LOG_LEVEL, form=LOG_FORMAT)
+# Nobody is asked for: see config/logs.py.
+DJANGO_STRUCTLOG_USER_ID_FIELD = ""
+# The middleware before it has seen to that.
+DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True

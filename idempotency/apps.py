@@ -12,7 +12,7 @@ class IdempotencyConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from idempotency import checks, metrics  # noqa: F401  they register themselves
+        from idempotency import checks, logs, metrics  # noqa: F401  they register themselves
 
         # An operation is resumed by its name, and a message delivered by its channel's, days later
         # and in another process: every process has to know them all.

@@ -24,15 +24,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from django.db import (
-    DatabaseError,
-    InterfaceError,
-    OperationalError,
-    connections,
-    transaction,
-)
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
-from idempotency import metrics, operations, partitions, signals
+from idempotency import metrics, operations, partitions, signals, spans
 from idempotency.admission import Admission
 from idempotency.conf import settings
 from idempotency.core import fingerprints
@@ -184,6 +178,7 @@ class Engine:
         if not connection.in_atomic_block:
             connection.close()
 
+    @spans.traced("idempotency.claim", lambda engine, request: spans.of_scope(request.scope))
     def _claim(self, request: KeyedRequest) -> Decision:
         request.admission.demand_time()
         decision = self._claim_as(request, fingerprints.CURRENT_VERSION)
@@ -231,6 +226,7 @@ class Engine:
             if request.policy.busy == "wait":
                 self.waiter.announce(lease.digest)
 
+    @spans.traced("idempotency.run", lambda engine, lease, *_: spans.of_lease(lease))
     def _work(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
         commit = Commit(self.store.using)
         attempt = _Attempt(self.store, lease, request, work, commit)
@@ -341,6 +337,10 @@ class _Attempt(Generic[R]):
         if self.verdict is not Verdict.STORE:
             transaction.set_rollback(True, using=self.store.using)
             return
+        self._complete(policy)
+
+    @spans.traced("idempotency.complete", lambda attempt, *_: spans.of_lease(attempt.lease))
+    def _complete(self, policy: Policy) -> None:
         kept = self.recorded.within(policy.max_response_bytes)
         self.finished = True
         day = self.store.complete(self.lease, kept, policy.ttl, commit=self.commit.ours)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from idempotency import spans
 from idempotency.conf import settings
 from idempotency.core.keys import derive_downstream_key
 from idempotency.core.policies import Policy
@@ -73,6 +74,7 @@ class Kept:
         return self.operation.downstream_dedupes and remembered
 
     def called_until(self) -> timedelta:
+    @spans.traced("idempotency.call", lambda kept: {"idempotency.operation": kept.operation.name})
         """The age at which the last attempt at the call can have begun, where it is not always
         repeatable. The first begins right after the recovery point, so without dedupe it is
         zero."""

@@ -114,6 +114,7 @@ def _resume_one(run: Run, key_id: int, *, give_up: bool) -> None:
         lease = run.store.take_over(key_id, settings().lease)
         if lease is None:
             return  # completed, or taken over by a retry
+        signals.announce(signals.key_claimed, lease, takeover=True, reused=False)
         if give_up:
             _give_up(run.store, lease)
         partitions.ensure_day(run.using, lease.response_day)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from django.db import DatabaseError, InterfaceError, transaction
 
-from idempotency import partitions, signals
+from idempotency import partitions, signals, spans
 from idempotency.core.decisions import Lease
 from idempotency.core.errors import CallNotSent, LeaseLost, OutcomeInDoubt, OutcomePending
 from idempotency.core.keys import log_digest
@@ -152,6 +152,7 @@ def _age(task: _Open) -> timedelta:
 
 
 def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
+@spans.traced("idempotency.complete", lambda task, *_: spans.of_lease(task.lease))
     commit = Commit(task.store.using)
     try:
         with transaction.atomic(using=task.store.using, durable=True):

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 from django.http import HttpRequest
 
-from idempotency import settling
+from idempotency import settling, signals
 from idempotency.conf import settings
 from idempotency.core.errors import EndedUnsettled, ForceFailed
 from idempotency.core.responses import RecordedResponse
@@ -84,7 +84,7 @@ def force_fail(
     with transaction.atomic(using=store.using):
         if not _stands_as(seen, key_id, store.using):
             return False
-        return store.force_fail(
+        ended = store.force_fail(
             key_id,
             owner=seen.owner,
             actor=actor,
@@ -92,6 +92,11 @@ def force_fail(
             ttl=_ttl_of(key_id, store.using),
             response=final_answer(request, seen) if final else None,
         )
+    row = IdempotencyKey.objects.using(store.using).filter(pk=key_id).first() if ended else None
+    if row is not None:
+        told = {"was": seen.state, "now": row.state, "actor": actor, "reason": reason}
+        signals.announce_row(signals.key_force_failed, row, **told)
+    return ended
 
 
 def settle(

@@ -83,7 +83,8 @@ def settle(store: Store, key_id: int, seen: Seen, finding: Finding, resolution: 
             # Somebody took over and was faster, so this step found its intent done: no defect.
             return False
         logger.exception("a hook after settling %s failed", kept.operation.name)
-    announce(signals.key_failed if idle else signals.key_completed, lease, **told)
+    ended = signals.key_failed if idle else signals.key_completed
+    announce(ended, lease, was=seen.state, actor=resolution.actor, **told)
     return True
 
 
@@ -98,6 +99,8 @@ def let_resume(store: Store, key_id: int, seen: Seen, resolution: Resolution) ->
     with transaction.atomic(using=store.using):
         store.suspend(lease, resolution.reason)
         _tell_story(store, lease, seen, resolution, "resumed")
+    told = {"reason": resolution.reason, "actor": resolution.actor}
+    announce(signals.key_suspended, lease, was=seen.state, **told)
     return True
 
 

@@ -17,9 +17,11 @@ Every signal carries ``route``, ``tenant``, ``digest`` (bytes) and, but for ``ke
 - ``key_suspended``: an operation was left at its recovery point, for a retry or the job;
   ``reason``.
 - ``key_reclaimed``: a job freed the key of an attempt whose lease was over.
-- ``key_force_failed``: an operator ended the attempt; ``final`` (bool), ``actor``.
+- ``key_force_failed``: an operator ended the attempt; ``actor``, ``reason``, and ``now``, the state
+  that the key has come to.
 
-``was`` is the state that the key left, where that is not ``processing``.
+Where it may have been another than ``processing``, ``was`` is the state that the key left; an
+``actor`` says who settled it.
 """
 
 from __future__ import annotations
@@ -66,5 +68,19 @@ def announce(signal: Signal, lease: Lease, **arguments: Any) -> None:
         tenant=lease.scope.tenant,
         attempt=lease.attempt,
         owner=lease.owner,
+        **arguments,
+    )
+
+
+def announce_row(signal: Signal, row: Any, **arguments: Any) -> None:
+    """Send a signal about the key of this row, whose owner lost it."""
+    send(
+        signal,
+        type(row),
+        digest=bytes(row.digest),
+        route=row.route,
+        tenant=row.tenant,
+        attempt=row.attempt,
+        owner=row.owner,
         **arguments,
     )

@@ -17,6 +17,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest, QueryDict
 from django.utils.datastructures import MultiValueDict
 
+from idempotency import redaction
 from idempotency.conf import CHOICES, DEFAULTS, choice, duration, sequence, settings
 from idempotency.core import fingerprints, keys
 from idempotency.core.errors import (
@@ -99,6 +100,7 @@ def read_key(request: HttpRequest, data: Any, policy: Policy) -> str | None:
     key = header_key(request, policy)
     if policy.body_field is not None and isinstance(data, Mapping) and policy.body_field in data:
         field = keys.parse_body_field(_single(data, policy.body_field), **_limits(policy))
+        redaction.hide(field)
         if key is not None and field != key:
             raise KeyInvalid(
                 f"The header {keys.HEADER} and the field {policy.body_field} hold different keys. "

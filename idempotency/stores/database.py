@@ -17,6 +17,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
 
+from idempotency import signals
 from idempotency.core.decisions import (
     Busy,
     Claim,
@@ -221,6 +222,8 @@ class DatabaseStore(OpenOperations):
 
     def abandoned_operations(
         self, *, grace: timedelta, limit: int, pauses: Sequence[timedelta] = (timedelta(0),)
+        if reclaimed:
+            signals.announce_row(signals.key_reclaimed, row)
     ) -> list[int]:
         rested = Q(resumes__gte=len(pauses) - 1) & self._lease_over(grace + pauses[-1])
         for resumes, pause in enumerate(pauses[:-1]):

@@ -16,6 +16,7 @@ from idempotency.client.caller import Caller
 from idempotency.client.messages import Request
 from idempotency.http.deadlines import current_deadline
 from idempotency.operations import Done, NotSent, Outcome, Refused, Unknown
+from idempotency.propagation import outgoing_headers
 from payments.gateways.base import Movement, MovementsUnknown
 from payments.gateways.room import Room
 
@@ -68,7 +69,7 @@ class Enquiries:
 
     def _ask(self, path: str, query: dict[str, str]) -> list[Entry]:
         url = f"{self._url}{path}?{urlencode(query)}"
-        request = Request("GET", url, {"Accept": "application/json"})
+        request = Request("GET", url, {"Accept": "application/json", **outgoing_headers()})
         result = self._caller.perform(request, operation="enquiry", deadline=current_deadline())
         if result.response is None:
             raise _NoAnswer(f"no answer from the gateway ({type(result.error).__name__})")

@@ -15,6 +15,7 @@ from idempotency.client.messages import Request
 from idempotency.client.policy import Options
 from idempotency.http.deadlines import current_deadline
 from idempotency.operations import Outcome
+from idempotency.propagation import outgoing_headers
 from payments.gateways.base import Movement, Task
 from payments.gateways.calling import BUDGET, OPTIONS, CallingGateway, options_of, unsent
 from payments.gateways.enquiries import Enquiries
@@ -68,6 +69,7 @@ class HttpGateway(CallingGateway):
 
     def _call(self, task: Task, path: str, order: Mapping[str, Any], key: str) -> Outcome:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        headers |= outgoing_headers()
         request = Request("POST", self.url + path, headers, json.dumps(order).encode())
         # None in a job, which takes the time that recovery needs.
         deadline = current_deadline()

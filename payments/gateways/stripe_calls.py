@@ -22,6 +22,7 @@ from idempotency.client.history import CallResult
 from idempotency.client.messages import Request
 from idempotency.client.transports import Cancellation
 from idempotency.operations import Done, Outcome, Unknown
+from idempotency.propagation import outgoing_headers
 from payments.gateways.answers import Answer
 from payments.gateways.calling import unsent
 from payments.gateways.readings import (
@@ -63,7 +64,7 @@ class SdkHttp(stripe.HTTPClient):
         *,
         _usage: list[str] | None = None,
     ) -> tuple[Any, int, Mapping[str, str]]:
-        sent = dict(headers or {})
+        sent = {**(headers or {}), **outgoing_headers()}
         key = sent.pop("Idempotency-Key", None)
         body = (post_data or "").encode()
         self.result = self._perform(Request(method.upper(), url, sent, body), key)

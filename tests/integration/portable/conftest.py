@@ -31,9 +31,6 @@ def api(db: None, settings: Any) -> Iterator[Api]:
 
     settings.ROOT_URLCONF = "tests.integration.portable.urls"
     settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": "rest_framework.views.exception_handler"}
-    # It asks every request for its user, and so for the database.
-    structlog = "django_structlog.middlewares.RequestMiddleware"
-    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if name != structlog]
     views.reset()
     yield Api()
     views.reset()

@@ -1,0 +1,70 @@
+"""What no log may show, in one place.
+
+This library's own log lines name a key by its digest. Lines of others may quote it all the same: a
+path that holds it, an error of the database that shows a row. ``redactor()`` makes the function
+for the end of a logging pipeline; ``RequestIdMiddleware`` says what to hide for each request.
+
+A value is hidden where it stands in a line as it was sent. Values shorter than ``SHORTEST`` are
+not looked for: hiding every ``1`` would leave no log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+__all__ = ["HIDDEN", "SHORTEST", "hide", "hiding", "redactor"]
+
+HIDDEN = "[hidden]"
+SHORTEST = 6
+
+#: Where secrets stand in other people's lines. What matches the group stays.
+_SHAPES = (
+    # The address at which a caller finds what became of its key.
+    r"(idempotency-keys/)[^\s\"'?>]+",
+    # The admin's search, and a question to the other side about a call.
+    r"([?&](?:q|key)=)[^&\s\"'>]+",
+    r"((?i:idempotency-key)[\"']?: *)[\x21-\x7e]+",
+    r"((?i:bearer) +)[\x21-\x7e]+",
+    # PostgreSQL shows the row that breaks a rule.
+    r"(DETAIL: +).+",
+)
+
+_hidden: ContextVar[set[str] | None] = ContextVar("idempotency_hidden", default=None)
+
+
+@contextmanager
+def hiding() -> Iterator[None]:
+    """Hide what ``hide`` is told inside the block, for as long as the block."""
+    token = _hidden.set(set())
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
+
+
+def hide(*values: str) -> None:
+    """Keep these out of every line that this request logs from now on. Outside ``hiding()`` it
+    does nothing."""
+    hidden = _hidden.get()
+    if hidden is not None:
+        hidden.update(value for value in values if len(value) >= SHORTEST)
+
+
+def redactor(*shapes: str) -> Callable[[str], str]:
+    """A function that takes secrets out of a line.
+
+    ``shapes``: regular expressions of what else is secret; with a group, what matches it stays.
+    """
+    patterns = [re.compile(shape) for shape in (*_SHAPES, *shapes)]
+
+    def redact(line: str) -> str:
+        for value in sorted(_hidden.get() or (), key=len, reverse=True):
+            line = line.replace(value, HIDDEN)
+        for pattern in patterns:
+            line = pattern.sub(r"\g<1>" + HIDDEN if pattern.groups else HIDDEN, line)
+        return line
+
+    return redact
