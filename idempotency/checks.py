@@ -105,6 +105,21 @@ def check_durations(chosen: Settings) -> Messages:
             yield _not_positive(f"IDEMPOTENCY[{name.upper()!r}]", getattr(chosen, name))
 
 
+@register(TAG)
+@_with_settings
+def check_reconciliation(chosen: Settings) -> Messages:
+    """W007: a call that counts as never made while an attempt may still be making it."""
+    for owner, lease in _values("lease"):
+        if lease >= chosen.reconcile_withdraw_after:
+            yield Warning(
+                f"{owner}: an attempt has {lease} for its call, and after "
+                f"{chosen.reconcile_withdraw_after} (RECONCILE_WITHDRAW_AFTER) a call that the "
+                "other side has nothing of counts as never made.",
+                hint="Raise IDEMPOTENCY['RECONCILE_WITHDRAW_AFTER'] far above the lease.",
+                id="idempotency.W007",
+            )
+
+
 def _not_positive(name: str, value: Any) -> CheckMessage:
     hint = (
         "A lease of zero would let every retry start the work again while it runs; a deadline of "

@@ -363,3 +363,15 @@ def test_w006_a_misspelt_attribute_is_noticed() -> None:
     assert isinstance(message, CheckMessage)
     assert message.msg.startswith(f"{URLS}.Misspelt.idempotency_requried is not a policy")
     assert message.hint == "Did you mean idempotency_required?"
+
+
+# W007
+
+
+def test_w007_a_call_counts_as_never_made_while_it_may_be_made(configure: Any) -> None:
+    configure(LEASE=60, RECONCILE_WITHDRAW_AFTER=60)
+    (message,) = found("idempotency.W007")
+    assert message.startswith("IDEMPOTENCY: an attempt has 0:01:00 for its call")
+
+    configure(LEASE=60, RECONCILE_WITHDRAW_AFTER=61)
+    assert found("idempotency.W007") == []
