@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -12,13 +11,14 @@ from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin, 
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
-from django.db import DataError, OperationalError, connections, router, transaction
+from django.db import DataError, router
 from django.db.models import Field, Model, Q, QuerySet
 from django.db.models.expressions import Combinable
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from idempotency.admin.times import span
+from idempotency.stores.bounds import QueryTooSlow, statement_timeout
 
 if TYPE_CHECKING:
     ModelAdminOf = ModelAdmin[Any]  # generic for the type checker only
@@ -26,34 +26,6 @@ else:
     ModelAdminOf = ModelAdmin
 
 OLDER, NEWER = "older", "newer"
-
-#: SQLSTATE of a statement that ran into statement_timeout.
-QUERY_CANCELED = "57014"
-
-
-class QueryTooSlow(Exception):
-    """The database gave a query up at its bound."""
-
-
-@contextmanager
-def statement_timeout(using: str, limit: timedelta) -> Iterator[None]:
-    """Bound each statement of the block; raises QueryTooSlow. Only PostgreSQL has that bound."""
-    if connections[using].vendor != "postgresql":
-        yield
-        return
-    milliseconds = str(int(limit.total_seconds() * 1000))
-    try:
-        with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            cursor.execute("SELECT current_setting('statement_timeout')")
-            (before,) = cursor.fetchone()
-            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [milliseconds])
-            yield
-            # Inside an outer transaction the setting would outlive this block.
-            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [before])
-    except OperationalError as error:
-        if getattr(error.__cause__, "sqlstate", None) == QUERY_CANCELED:
-            raise QueryTooSlow from error
-        raise
 
 
 class KeysetChangeList(ChangeList):

@@ -5,25 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin import ModelAdmin, SimpleListFilter
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from idempotency.core.states import State
-from idempotency.models import IdempotencyKey
+from idempotency.search import recent_routes
 from idempotency.stores import clock
-
-#: Routes are taken from this many of the newest keys: a walk of the primary key, whatever the
-#: size of the table. A route that was silent for longer can still be given in the URL.
-RECENT_KEYS = 20_000
-
-
-def recent_routes(using: str) -> list[str]:
-    """The routes of the newest keys, sorted."""
-    keys = IdempotencyKey.objects.using(using)
-    newest = keys.aggregate(newest=Max("pk"))["newest"] or 0
-    recent = keys.filter(pk__gt=newest - RECENT_KEYS)
-    return sorted(recent.values_list("route", flat=True).distinct())
 
 
 class RouteFilter(SimpleListFilter):

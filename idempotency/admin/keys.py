@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -21,9 +21,9 @@ from idempotency.admin.answers import show_answer, show_json
 from idempotency.admin.cells import age, badge, lease_left, moment, named
 from idempotency.admin.changelists import LargeTableAdmin
 from idempotency.admin.filters import AttentionFilter, RouteFilter
-from idempotency.admin.search import find_keys
 from idempotency.core.keys import log_digest
 from idempotency.models import IdempotencyKey, KeyEvent, StoredResponse
+from idempotency.search import find_keys
 from idempotency.stores import clock
 
 #: Events on a key's page; the list of events has the others.
@@ -68,7 +68,12 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        return (find_keys(queryset, search_term) if search_term.strip() else queryset), False
+        if not search_term.strip():
+            return queryset, False
+        found = find_keys(queryset, search_term)
+        if found.advice:
+            messages.warning(request, found.advice)
+        return found.keys, False
 
     @admin.display(description=gettext_lazy("state"))
     def state_word(self, key: Any) -> SafeString:

@@ -15,7 +15,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import NoReverseMatch, reverse
 
-from idempotency.admin import IdempotencyKeyAdmin, filters
+from idempotency import search
+from idempotency.admin import IdempotencyKeyAdmin
 from idempotency.core.keys import log_digest
 from idempotency.models import IdempotencyKey, KeyEvent
 
@@ -179,7 +180,7 @@ def test_the_route_filter_offers_the_routes_of_the_newest_keys_and_keeps_a_chose
     make_key(route="POST /rare")
     make_key(route="POST /b")
     make_key(route="POST /a")
-    monkeypatch.setattr(filters, "RECENT_KEYS", 2)
+    monkeypatch.setattr(search, "RECENT_KEYS", 2)
 
     def offered(query: str) -> list[str]:
         specs = viewer.get(LIST + query).context["cl"].filter_specs

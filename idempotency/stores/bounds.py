@@ -1,0 +1,38 @@
+"""A bound on how long the database may take over a statement that an operator asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from django.db import OperationalError, connections, transaction
+
+#: SQLSTATE of a statement that ran into statement_timeout.
+QUERY_CANCELED = "57014"
+
+
+class QueryTooSlow(Exception):
+    """The database gave a query up at its bound."""
+
+
+@contextmanager
+def statement_timeout(using: str, limit: timedelta) -> Iterator[None]:
+    """Bound each statement of the block; raises QueryTooSlow. Only PostgreSQL has that bound."""
+    if connections[using].vendor != "postgresql":
+        yield
+        return
+    # Zero would be no bound at all.
+    milliseconds = str(max(1, int(limit.total_seconds() * 1000)))
+    try:
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            cursor.execute("SELECT current_setting('statement_timeout')")
+            (before,) = cursor.fetchone()
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [milliseconds])
+            yield
+            # Inside an outer transaction the setting would outlive this block.
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [before])
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) == QUERY_CANCELED:
+            raise QueryTooSlow from error
+        raise
