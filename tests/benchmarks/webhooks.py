@@ -195,6 +195,7 @@ def main() -> int:
             "SECRET_KEY": "of the benchmark",
             "HTTPS": "0",
             "ALLOWED_HOSTS": "localhost,127.0.0.1",
+            "LOG_LEVEL": "WARNING",
         }
         os.environ["DATABASE_URL"] = seed(postgres.url, folder).url
         import django
