@@ -72,7 +72,7 @@ def ledger(request: HttpRequest) -> JsonResponse:
     """
     asked = {name: request.GET[name] for name in ("since", "after") if name in request.GET}
     try:
-        answer = _gateway().get("/ledger", params={**asked, "limit": PAGE})
+        answer = _gateway(settings.GATEWAY_URL).get("/ledger", params={**asked, "limit": PAGE})
         entries = answer.raise_for_status().json()
         shown = [{name: entry[name] for name in _SHOWN} for entry in entries]
     except (httpx2.HTTPError, ValueError, KeyError, TypeError):
@@ -81,6 +81,7 @@ def ledger(request: HttpRequest) -> JsonResponse:
 
 
 @cache
-def _gateway() -> httpx2.Client:
-    # Made by the first request, so after gunicorn forked; threads may share it.
-    return httpx2.Client(base_url=settings.GATEWAY_URL, timeout=TIMEOUT, trust_env=False)
+def _gateway(url: str) -> httpx2.Client:
+    # Kept for what it costs to make one. Its connections are not: nobody would close them.
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    return httpx2.Client(base_url=url, timeout=TIMEOUT, trust_env=False, limits=limits)

@@ -37,8 +37,8 @@ export class Run {
       const noted = this.note({ step: this.step, path, answer: "…", took: null });
       const answer = await post(path, key, order, fault);
       noted({ answer: answer.words, took: answer.took });
-      // A decline names its charge, and has no Location to find it by.
-      this.watch.keys.get(key).created ||= answer.body?.charge ?? "";
+      // What a decline came to is the charge it names.
+      this.watch.keys.get(key).created ||= answer.body?.id ?? answer.body?.charge ?? "";
       if (!answer.repeat || repeats === REPEATS) return answer;
       await seconds(answer.repeat);
     }
@@ -47,7 +47,9 @@ export class Run {
   /** Compare what came with what was promised, and count what the gateway has charged. */
   async verdict(key, { got, promised, charges }) {
     const known = await this.watch.lookAt(key);
-    await this.watch.lookAtLedger();
+    if (!(await this.watch.lookAtLedger())) {
+      return conclude(false, `${got}; the gateway's ledger cannot be read.`);
+    }
     const found = this.watch.charges(known.created);
     return conclude(got === promised && found.length === charges, `${got}; ${inWords(found)}.`);
   }
@@ -65,7 +67,7 @@ async function double(run) {
   const key = run.newKey();
   const answers = await Promise.all(Array.from({ length: CLICKS }, () => run.charge(key)));
   const got = counted(answers.map((it) => it.words));
-  return run.verdict(key, { got, promised: `1 × 201, ${CLICKS - 1} × 201 replayed`, charges: 1 });
+  return run.verdict(key, { got, promised: `1 x 201, ${CLICKS - 1} x 201 replayed`, charges: 1 });
 }
 
 async function lost(run) {
@@ -141,7 +143,7 @@ function dollars(watch) {
 
 function counted(words) {
   const count = (word) => words.filter((it) => it === word).length;
-  return [...new Set(words)].sort().map((word) => `${count(word)} × ${word}`).join(", ");
+  return [...new Set(words)].sort().map((word) => `${count(word)} x ${word}`).join(", ");
 }
 
 function inWords(entries) {

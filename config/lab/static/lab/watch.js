@@ -62,6 +62,7 @@ export class Watch {
     return known;
   }
 
+  /** Add what is new in the ledger. False where it cannot be read. */
   lookAtLedger() {
     // One after the other: two at once would add the same entries twice.
     this.reading = (this.reading ?? Promise.resolve()).then(() => this.readLedger());
@@ -74,6 +75,7 @@ export class Watch {
     const found = await get(`${settings.ledger}?${new URLSearchParams(from)}`);
     this.silent = found ? 0 : this.silent + 1;
     this.entries.push(...(found?.entries ?? []));
+    return found !== null;
   }
 
   async lookAtBalance() {
