@@ -1,8 +1,8 @@
 """Start localstripe: one line with its URL, then serve until SIGTERM.
 
-A program of its own, because localstripe is under the GPL: nothing of ours imports it. Its own
-start-up listens on every address and keeps its books in one file of /tmp; here they are in memory,
-behind loopback.
+A program of its own, because localstripe is under the GPL: neither the product nor a test imports
+it. Its own start-up listens on every address and keeps its books in one file of /tmp; here they are
+in memory, behind loopback.
 
 What it lacks of Stripe and the adapter needs is added: lists by time of creation, newest first, and
 the search, which like Stripe's finds nothing that is new. It ignores ``Idempotency-Key``, and that
