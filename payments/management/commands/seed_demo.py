@@ -61,12 +61,12 @@ def _users() -> None:
         users.create_superuser(ADMIN, password=ADMIN)
     if not users.filter(username=VIEWER).exists():
         viewer = users.create_user(VIEWER, password=VIEWER, is_staff=True)
-        # Sees all and changes nothing: neither force-fail nor the stored bodies are among these.
+        # Sees all and changes nothing: neither force-fail nor stored bodies are among these.
         viewer.user_permissions.set(
             Permission.objects.filter(
                 content_type__app_label__in=["idempotency", "payments"],
                 codename__startswith="view_",
-            ).exclude(codename="view_response_body")
+            ).exclude(codename__in=["view_response_body", "view_outbox_payload"])
         )
 
 

@@ -289,6 +289,16 @@ def test_a_charge_whose_key_an_operator_ended_is_settled_all_the_same(
     assert acme.charge(key="k1").status_code == 410
 
 
+def test_a_charge_whose_key_an_operator_freed_is_settled_and_the_retry_gets_the_answer(
+    acme: Api, charge: Charge, bank: GatewayProcess
+) -> None:
+    key = IdempotencyKey.objects.get()
+    assert force_fail(key.pk, seen=Seen.of(key), actor="ann", reason="stuck", final=False)
+    assert tell(ended("charge", entry(bank, charge))) == ["delivered"]
+    assert acme.balance() == 1000
+    assert_replayed(acme.charge(key="k1"))
+
+
 def test_a_charge_that_was_settled_in_between_is_compared(
     acme: Api, charge: Charge, bank: GatewayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,3 +72,4 @@ def test_the_viewer_may_look_but_not_act(demo: dict[str, Api]) -> None:
     assert viewer.has_perms(["idempotency.view_idempotencykey", "payments.view_charge"])
     assert not viewer.has_perm("idempotency.force_fail_idempotencykey")
     assert not viewer.has_perm("idempotency.view_response_body")
+    assert not viewer.has_perm("idempotency.view_outbox_payload")
