@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 import redis
 
 from config import embedded
-from tests.acceptance.product import Product, new_key, seed, together, wait_until
+from tests.acceptance.product import Product, children, new_key, seed, together, wait_until
 from tests.plugins.gateway import GatewayProcess
 from tests.plugins.measured import Measure
 
@@ -194,6 +196,32 @@ def test_case_48_a_database_that_goes_in_the_middle_of_a_request_leaves_one_effe
     assert cut_off.retry(lambda: cut_off.pay(kind, key)).status_code == 201
     assert cut_off.effects(key) == 1
     cut_off.assert_ledgers_agree()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_database_that_hangs_makes_a_process_unready_and_not_silent(
+    cut_off: Product, postgres: embedded.Postgres, measured: Measure
+) -> None:
+    """Its processes are stopped, so that connections are accepted and nobody ever answers."""
+    assert postgres.process is not None
+    cut_off.transfer(new_key())
+    hanging = [postgres.process.pid, *children(postgres.process.pid)]
+    for pid in hanging:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        ready = [cut_off.get("/readyz", timeout=10.0) for _ in range(4)]
+        alive, metrics = cut_off.get("/healthz"), cut_off.get("/metrics", timeout=10.0)
+    finally:
+        for pid in hanging:
+            os.kill(pid, signal.SIGCONT)
+    assert {answer.status_code for answer in ready} == {503}
+    assert {answer.json()["checks"]["database"] for answer in ready} == {"no answer"}
+    assert alive.status_code == 200
+    assert "idempotency_database_answers 0.0" in metrics.text
+    assert "idempotency_requests_total" in metrics.text
+    longest = max(answer.elapsed.total_seconds() for answer in ready)
+    measured("database hangs, longest /readyz", f"{longest:.3f} s")
+    wait_until(lambda: cut_off.get("/readyz").status_code == 200)
 
 
 _CLAIMED = "SELECT FROM idempotency_idempotencykey WHERE key = %s"

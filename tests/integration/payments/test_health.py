@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 from django.test import Client
 
+from idempotency.observability.looks import Look
+from payments import health
 from tests.integration.payments.api import problem
 
 
@@ -47,12 +50,51 @@ def test_a_database_that_is_away_is_not_ready(
 
 
 @pytest.mark.django_db
-def test_a_missing_migration_is_not_ready(client: Client) -> None:
+def test_a_missing_migration_is_not_ready(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     from django.db.migrations.recorder import MigrationRecorder
 
-    MigrationRecorder.Migration.objects.filter(app="payments", name="0002_ledger_rules").delete()
+    applied = MigrationRecorder.applied_migrations
+
+    def without_one(recorder: Any) -> Any:
+        found = applied(recorder)
+        found.pop(max(name for name in found if name[0] == "payments"))
+        return found
+
+    monkeypatch.setattr(MigrationRecorder, "applied_migrations", without_one)
     document = problem(client.get("/readyz"), 503, "not_ready")
     assert document["checks"]["migrations"] == "1 to apply"
+
+
+@pytest.mark.django_db
+def test_a_database_that_says_nothing_is_not_waited_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    # More than the wait is worth, should nobody stop waiting.
+    monkeypatch.setitem(health._CHECKS, "database", lambda: str(answer.wait(60)))
+    monkeypatch.setattr(health, "_look", Look(0.05))
+    try:
+        for _ in range(2):
+            document = problem(client.get("/readyz"), 503, "not_ready")
+            assert document["checks"]["database"] == "no answer"
+            assert document["checks"]["redis"] == "ok"
+    finally:
+        answer.set()
+
+
+@pytest.mark.django_db
+def test_a_signed_in_session_needs_no_database_where_nobody_asks_who_it_is(
+    client: Client, django_user_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.force_login(django_user_model.objects.create_user("ops"))
+
+    def fail(*arguments: Any) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr("django.db.backends.base.base.BaseDatabaseWrapper.cursor", fail)
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/v1/balance").status_code == 401
+    problem(client.get("/readyz"), 503, "not_ready")
 
 
 @pytest.mark.django_db
