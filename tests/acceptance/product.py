@@ -128,6 +128,8 @@ class Product:
         self.database = database
         port = str(free_port())
         self.url = f"http://{HOST}:{port}"
+        metrics = folder / "metrics"
+        metrics.mkdir(exist_ok=True)
         self.env = os.environ | {
             "DATABASE_URL": database,
             "GATEWAY_URL": gateway.url,
@@ -140,6 +142,7 @@ class Product:
             # As many charges as requests; test_gateway_bulkhead.py has the real proportion.
             "GATEWAY_CALLS": str(THREADS),
             "LOG_FORMAT": "console",
+            "PROMETHEUS_MULTIPROC_DIR": str(metrics),
         }
         self.env |= env
         self._running = contextlib.ExitStack()
