@@ -6,8 +6,8 @@
 # make lint     the linters, types and layers alone
 # make install  .venv, from constraints.txt
 # make lock     constraints.txt, resolved anew
-# make messages     the translators' catalogue, extracted anew (needs gettext)
-# make screenshots  the pictures of the admin, taken anew (needs Chromium)
+# make messages     the translators' catalogues, extracted anew and compiled (needs gettext)
+# make screenshots  the pictures of the admin and the lab, taken anew (needs Chromium)
 # make clean    remove .venv, .data and every cache
 
 PYTHON ?= python3
@@ -52,11 +52,14 @@ lock:
 	@sh config/lock.sh "$(PYTHON)"
 
 messages: install
-	cd idempotency && ../$(BIN)/django-admin makemessages --locale en --add-location file
+	cd idempotency && ../$(BIN)/django-admin makemessages --locale en --locale de \
+	    --add-location file --no-obsolete
+	cd idempotency && ../$(BIN)/django-admin compilemessages --locale de
 
 screenshots: install
 	SCREENSHOTS=tests/acceptance/screenshots REQUIRE_BROWSER=1 \
-	    $(BIN)/python -m pytest tests/acceptance/test_admin_browser.py
+	    $(BIN)/python -m pytest tests/acceptance/test_admin_browser.py \
+	    tests/acceptance/test_lab_browser.py
 
 clean:
 	rm -rf $(VENV) .venv-newest .data dist build staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis
