@@ -209,11 +209,11 @@ def main() -> int:
         print(f"{count} transfers at {RATE:g} a second:", flush=True)
         alone = healthy_alone(count)
         beside, right = healthy_beside_bad(count)
-    ratio = beside / alone
-    print(
-        f"healthy endpoint's p95: alone {alone * 1000:.0f} ms, beside the bad one "
-        f"{beside * 1000:.0f} ms, ratio {ratio:.2f} (at most {LIMIT})"
-    )
+        ratio = beside / alone
+        print(
+            f"healthy endpoint's p95: alone {alone * 1000:.0f} ms, beside the bad one "
+            f"{beside * 1000:.0f} ms, ratio {ratio:.2f} (at most {LIMIT})"
+        )
     return 0 if right and ratio <= LIMIT else 1
 
 

@@ -16,7 +16,7 @@ from payments.webhooks import gateway_events
 from tests.integration.payments.api import at_once, problem
 from tests.integration.payments.gateway_messages import PATH, SECRET, Event
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 DATA = {
     "id": "gch_1",
@@ -49,6 +49,7 @@ def test_an_event_is_recorded_with_what_is_to_be_done(event: Event) -> None:
     assert (message.channel, message.payload["reference"]) == ("gateway-events", "ch_x")
 
 
+@pytest.mark.django_db(transaction=True)
 def test_the_same_event_twenty_times_at_once_is_recorded_once(event: Event) -> None:
     answers = at_once(*[event.send] * 20)
     assert {answer.status_code for answer in answers} <= {204, 409}

@@ -25,7 +25,7 @@ from tests.integration.payments.gateway_messages import SECRET, Event, ended
 from tests.plugins.fault_proxy import Fault, FaultProxy
 from tests.plugins.gateway import GatewayProcess
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +127,7 @@ def test_a_refunds_event_may_come_before_its_charges(
     assert (refreshed(refund).status, acme.balance()) == ("succeeded", 0)
 
 
+@pytest.mark.django_db(transaction=True)
 def test_the_same_event_twenty_times_at_once_settles_once(
     acme: Api, charge: Charge, bank: GatewayProcess
 ) -> None:
@@ -137,6 +138,7 @@ def test_the_same_event_twenty_times_at_once_settles_once(
     assert acme.balance() == 1000
 
 
+@pytest.mark.django_db(transaction=True)
 def test_two_events_about_one_charge_at_once_settle_it_once(
     acme: Api, charge: Charge, bank: GatewayProcess
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_request_that_is_still_at_it_is_left_alone(
     assert refreshed(charge).status == "succeeded"
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_worker_that_wakes_after_the_event_is_fenced_off(
     acme: Api, bank: GatewayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

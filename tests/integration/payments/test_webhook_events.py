@@ -13,7 +13,7 @@ from payments.models import Charge, WebhookEndpoint
 from tests.integration.payments.api import Api
 from tests.plugins.gateway import GatewayProcess
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
