@@ -39,7 +39,7 @@ _PORT = (
     r"(?:80|443|102[4-9]|10[3-9][0-9]|1[1-9][0-9]{2}|[2-9][0-9]{3}|[1-5][0-9]{4}|6[0-4][0-9]{3}"
     r"|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 )
-#: The form of a URL. Visible ASCII after the host, as nothing in it is encoded anew.
+#: The form of a URL. Visible ASCII after the host: other text would be called as we encode it.
 URL = re.compile(rf"\A(https?)://({_NAME})(?::({_PORT}))?(?:[/?][!-\"$-~]*)?\Z")
 
 #: The same in words, for whoever wrote it otherwise.
