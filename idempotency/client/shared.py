@@ -41,7 +41,8 @@ __all__ = ["RedisLink", "SharedBreaker", "SharedBudget"]
 
 logger = logging.getLogger("idempotency.client")
 
-_PREFIX = "idempotency:client:"
+#: Before the name of a dependency: the key of its hash.
+PREFIX = "idempotency:client:"
 _TIMES = ("slow_call", "open_for", "open_cap", "lease")
 
 
@@ -146,7 +147,7 @@ class SharedBreaker:
             self.policy, name=f"{self.name} (local)", clock=clock, rng=rng, on_change=on_change
         )
         self._link = link
-        self._key = _PREFIX + dependency
+        self._key = PREFIX + dependency
         self._arguments = (operation, _breaker_policy(self.policy))
         self._clock = clock
         self._rng = rng or random.SystemRandom()
@@ -211,7 +212,7 @@ class SharedBudget:
         self.policy = policy or BudgetPolicy()
         self.local = RetryBudget(self.policy, clock=clock)
         self._link = link
-        self._key = _PREFIX + dependency
+        self._key = PREFIX + dependency
         self._policy = _budget_policy(self.policy)
 
     def credit(self) -> None:
