@@ -114,7 +114,8 @@ def _resume_one(run: Run, key_id: int, *, give_up: bool) -> None:
         lease = run.store.take_over(key_id, settings().lease)
         if lease is None:
             return  # completed, or taken over by a retry
-        signals.announce(signals.key_claimed, lease, takeover=True, reused=False)
+        told = {"takeover": True, "reused": False, "actor": "resume_operations"}
+        signals.announce(signals.key_claimed, lease, **told)
         if give_up:
             _give_up(run.store, lease)
         partitions.ensure_day(run.using, lease.response_day)

@@ -26,7 +26,8 @@ Run = TypeVar("Run", bound=Callable[..., Any])
 #: in_doubt (once for a key that came to be so, by a request or by the job), expired (the key was
 #: used before and ran out), pending (an operation goes on without its caller), unavailable (the
 #: database or the other side), over_budget (a retry above the service's budget), rejected (any
-#: other refusal). takeover and expired say how a run began, and are followed by how it ended.
+#: other refusal). takeover (by a request: the job's are not counted) and expired say how a run
+#: began, and are followed by how it ended.
 REQUESTS = (
     None
     if Counter is None
@@ -127,8 +128,10 @@ def _add(found: traffic.Counts, samples: Iterable[Any]) -> None:
 
 
 @receiver(signals.key_claimed)
-def _claimed(*, route: str, takeover: bool, reused: bool, **kwargs: Any) -> None:
-    if takeover:
+def _claimed(
+    *, route: str, takeover: bool, reused: bool, actor: str = "", **kwargs: Any
+) -> None:
+    if takeover and not actor:
         count(route, "takeover")
     if reused:
         count(route, "expired")

@@ -20,8 +20,8 @@ Every signal carries ``route``, ``tenant``, ``digest`` (bytes) and, but for ``ke
 - ``key_force_failed``: an operator ended the attempt; ``actor``, ``reason``, and ``now``, the state
   that the key has come to.
 
-Where it may have been another than ``processing``, ``was`` is the state that the key left; an
-``actor`` says who settled it.
+Where it may have been another than ``processing``, ``was`` is the state that the key left. An
+``actor`` is there where it was no request: a job, or a person.
 """
 
 from __future__ import annotations
