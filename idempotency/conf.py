@@ -8,7 +8,7 @@ datetime.timedelta(days=1)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -52,6 +52,10 @@ DEFAULTS: dict[str, Any] = {
     "RECONCILE_AFTER": 60,
     "RECONCILE_WITHDRAW_AFTER": 3600,
     "RECONCILE_ALERT_AFTER": 900,
+    # People who settle what the jobs could not.
+    "LOOK_UP_TIMEOUT": 10,
+    "FOUR_EYES_ABOVE": None,
+    "APPROVE_WITHIN": 4 * 3600,
     "OUTBOX_THREADS": 16,
     "OUTBOX_RETENTION": 30 * 24 * 3600,
     "BATCH_SIZE": 1000,
@@ -77,6 +81,8 @@ _DURATIONS = frozenset(
         "RECONCILE_AFTER",
         "RECONCILE_WITHDRAW_AFTER",
         "RECONCILE_ALERT_AFTER",
+        "LOOK_UP_TIMEOUT",
+        "APPROVE_WITHIN",
         "REDIS_TIMEOUT",
     }
 )
@@ -137,6 +143,10 @@ class Settings:
     reconcile_after: timedelta
     reconcile_withdraw_after: timedelta
     reconcile_alert_after: timedelta
+    look_up_timeout: timedelta
+    #: Pairs and not a dict, because settings are looked up by their hash.
+    four_eyes_above: tuple[tuple[str, int], ...] | None
+    approve_within: timedelta
     outbox_threads: int
     outbox_retention: timedelta
     batch_size: int
@@ -196,6 +206,22 @@ def number(value: Any, name: str, least: float, most: float) -> float:
     )
 
 
+def limits(value: Any, name: str) -> tuple[tuple[str, int], ...] | None:
+    """Currency → amount in minor units, "*" for all others; None for no limit at all. Anything else
+    is a configuration error: a limit that is misread protects nothing."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not all(
+        isinstance(currency, str) and type(amount) is int and amount >= 0
+        for currency, amount in value.items()
+    ):
+        raise ImproperlyConfigured(
+            f'{name} must be None or a dict of currency ("*": any other) to a whole number of '
+            f"minor units, not {value!r}."
+        )
+    return tuple(value.items())
+
+
 @cache
 def settings() -> Settings:
     """The settings in force. Cached until Django reports that a setting changed
@@ -217,6 +243,8 @@ def _read(name: str, value: Any) -> Any:
         return duration(value, shown)
     if name in _SEQUENCES:
         return sequence(value, shown)
+    if name == "FOUR_EYES_ABOVE":
+        return limits(value, shown)
     if name in _NUMBERS:
         return number(value, shown, *_NUMBERS[name])
     return choice(value, shown, CHOICES[name]) if name in CHOICES else value

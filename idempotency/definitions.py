@@ -48,6 +48,19 @@ Outcome = Done | Refused | NotSent | Unknown
 
 
 @dataclass(frozen=True, slots=True)
+class Amount:
+    """How much money an operation is about: ``minor`` units of an ISO 4217 currency."""
+
+    minor: int
+    currency: str
+    #: As people write it.
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text or f"{self.minor} {self.currency} (minor units)"
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """An operation's answer, always JSON: a job that finishes it has no request to negotiate
     with."""
@@ -138,6 +151,23 @@ class Operation:
 
         Like ``finalize``, it writes only what is conditional on the intent's state.
         """
+
+    def amount_of(self, context: dict[str, Any]) -> Amount | None:
+        """How much money it is about; None: none.
+
+        Above ``FOUR_EYES_ABOVE`` no person ends it alone.
+        """
+        return None
+
+    def result_by_hand(
+        self, context: dict[str, Any], *, done: bool, record: str
+    ) -> dict[str, Any] | None:
+        """What ``finalize`` needs when a person, and not the other side, says how the call ended.
+
+        ``record`` is what he was told: the other side's id of what it did, or (not ``done``) the
+        code that it refused with. None, the default: only the other side's own answer will do.
+        """
+        return None
 
 
 _registry: dict[str, type[Operation]] = {}

@@ -54,13 +54,7 @@ class Kept:
         """Read it from the row's context, an ``envelope``. Raises ImproperlyConfigured when this
         process does not know the operation."""
         operation = find_known(kept["operation"])()
-        key = derive_downstream_key(
-            settings().secret_bytes,
-            key_id,
-            operation.service,
-            operation.name,
-            f"call {kept['prepared']}",
-        )
+        key = downstream_key(key_id, operation, kept["prepared"])
         ttl = timedelta(seconds=kept["ttl"])
         return cls(operation, kept["context"], key, ttl, kept["limit"])
 
@@ -74,13 +68,13 @@ class Kept:
         return self.operation.downstream_dedupes and remembered
 
     def called_until(self) -> timedelta:
-    @spans.traced("idempotency.call", lambda kept: {"idempotency.operation": kept.operation.name})
         """The age at which the last attempt at the call can have begun, where it is not always
         repeatable. The first begins right after the recovery point, so without dedupe it is
         zero."""
         window = self.operation.downstream_dedupes_for
         return window if self.operation.downstream_dedupes and window else timedelta(0)
 
+    @spans.traced("idempotency.call", lambda kept: {"idempotency.operation": kept.operation.name})
     def call(self) -> Outcome:
         """Make the call."""
         return attempt(self.operation, "call", self.context, self.key)
@@ -95,6 +89,14 @@ class Kept:
         if reply.status >= 500:
             raise ValueError(f"finalize answered {reply.status}, which cannot be an outcome.")
         return reply.record()
+
+
+def downstream_key(key_id: int, operation: Operation, prepared: int) -> str:
+    """The key of an operation's call, on every attempt at the intent that the attempt ``prepared``
+    wrote. Always made with the present ``SECRET``."""
+    step = f"call {prepared}"
+    secret = settings().secret_bytes
+    return derive_downstream_key(secret, key_id, operation.service, operation.name, step)
 
 
 def attempt(operation: Operation, step: str, context: dict[str, Any], key: str) -> Outcome:

@@ -38,6 +38,7 @@ from idempotency.definitions import (
     find,
 )
 from idempotency.kept import Kept, attempt, envelope
+from idempotency.models import EventKind
 from idempotency.signals import announce
 from idempotency.stores.base import Store
 from idempotency.stores.sessions import Commit, replace_if_broken
@@ -151,8 +152,8 @@ def _age(task: _Open) -> timedelta:
         raise OutcomePending from error
 
 
-def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
 @spans.traced("idempotency.complete", lambda task, *_: spans.of_lease(task.lease))
+def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
     commit = Commit(task.store.using)
     try:
         with transaction.atomic(using=task.store.using, durable=True):
@@ -181,6 +182,7 @@ def _withdraw(task: _Open, outcome: NotSent) -> NoReturn:
             commit.watch()
             task.kept.operation.withdraw(task.kept.context)
             task.store.fail(task.lease, outcome.reason, task.kept.ttl, forget_recovery=True)
+            _note(task, EventKind.WITHDRAWN, outcome.reason)
     except LeaseLost:
         raise
     except Exception as error:
@@ -213,11 +215,18 @@ def _leave(task: _Open, error: Exception, step: str) -> NoReturn:
     raise OutcomePending from error
 
 
+def _note(task: _Open, kind: EventKind, reason: str) -> None:
+    """For a call that did not end at once. One that did needs no line: the completion tells it."""
+    task.store.note(task.lease.key_id, kind, task.lease.attempt, reason=reason)
+
+
 def _suspend(task: _Open, reason: str) -> bool:
     """End the lease now. False: it is not ours any more."""
     replace_if_broken(task.store.using)
     try:
-        task.store.suspend(task.lease, reason)
+        with transaction.atomic(using=task.store.using):
+            task.store.suspend(task.lease, reason)
+            _note(task, EventKind.SUSPENDED, reason)
         announce(signals.key_suspended, task.lease, reason=reason)
     except LeaseLost:
         return False

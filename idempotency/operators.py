@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -34,6 +34,7 @@ __all__ = [
     "force_fail",
     "settle",
     "standing",
+    "stands_as",
 ]
 
 
@@ -82,7 +83,7 @@ def force_fail(
     """
     store = get_store(using)
     with transaction.atomic(using=store.using):
-        if not _stands_as(seen, key_id, store.using):
+        if not stands_as(seen, key_id, store.using):
             return False
         ended = store.force_fail(
             key_id,
@@ -107,6 +108,7 @@ def settle(
     actor: str,
     reason: str,
     data: Mapping[str, Any] | None = None,
+    also: Callable[[], None] | None = None,
     using: str | None = None,
 ) -> bool:
     """Settle an operation past its recovery point as its outside call is now known to have ended.
@@ -119,13 +121,14 @@ def settle(
     False, and nothing written, when the key does not stand as it was seen any more, or is held
     (``NotSent``). Raises what ``finalize`` or ``withdraw`` raises, and ``ImproperlyConfigured``
     where the operation is not known here; the operation is then as open as before. ``data``: more
-    for the key's story, JSON-able.
+    for the key's story, JSON-able. ``also`` is called in the transaction that settles: what it
+    writes is written with that or not at all.
     """
-    resolution = Resolution(actor, reason, data or {})
+    resolution = Resolution(actor, reason, data or {}, also)
     return settling.settle(get_store(using), key_id, seen, outcome, resolution)
 
 
-def _stands_as(seen: Seen, key_id: int, using: str) -> bool:
+def stands_as(seen: Seen, key_id: int, using: str) -> bool:
     """Whether the key is as it was seen. Locks its row, so that it stays so up to the commit."""
     keys = IdempotencyKey.objects.using(using).select_for_update()
     standing = keys.filter(

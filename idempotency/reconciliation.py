@@ -23,6 +23,7 @@ what stands as it was read is settled, so whoever was faster, person or job, is 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 
 from django.db import InterfaceError, OperationalError
@@ -79,7 +80,7 @@ def _reconcile_one(run: Run, unsettled: Unsettled) -> None:
     try:
         kept = Kept.read(unsettled.key_id, unsettled.context)
         outcome = kept.look_up()
-        ending = _settle(run.store, unsettled, kept, outcome)
+        ending = settle_as_answered(run.store, unsettled, kept, outcome)
     except Exception as error:
         if isinstance(error, (InterfaceError, OperationalError)) and not reachable(run.using):
             raise
@@ -94,22 +95,39 @@ def _reconcile_one(run: Run, unsettled: Unsettled) -> None:
         _ask_again(run.store, unsettled, operation, outcome.reason)
 
 
-def _settle(store: Store, unsettled: Unsettled, kept: Kept, outcome: Outcome) -> str | None:
-    """Do what follows from the answer. None: nothing does yet, or somebody was faster."""
+def settle_as_answered(
+    store: Store,
+    unsettled: Unsettled,
+    kept: Kept,
+    outcome: Outcome,
+    *,
+    actor: str = JOB,
+    because: str = "",
+    also: Callable[[], None] | None = None,
+) -> str | None:
+    """Do what follows from the other side's answer: "done", "refused", "not_sent" or "resumed".
+    None: nothing does yet, or somebody was faster.
+
+    ``actor``: who asked, and ``because`` why; ``also``: see ``settling.Resolution``.
+    """
     where = kept.operation.service or "the other side"
+
+    def on(grounds: str) -> Resolution:
+        return Resolution(actor, f"{because}: {grounds}" if because else grounds, also=also)
+
     key_id, seen = unsettled.key_id, unsettled.seen
     if isinstance(outcome, NotSent) and kept.is_repeatable(unsettled.age):
         # Out of doubt it is PROCESSING again, and that the resuming job comes back to by itself.
         reason = f"{where} has nothing of it and dedupes: the call is made again"
         freed = seen.state == State.IN_DOUBT and settling.let_resume(
-            store, key_id, seen, Resolution(JOB, reason)
+            store, key_id, seen, on(reason)
         )
         return "resumed" if freed else None
     finding = _finding(kept, outcome, unsettled.age)
     if finding is None:
         return None
     ending, words = _ENDINGS[type(finding)]
-    resolution = Resolution(JOB, words.format(where=where, age=unsettled.age))
+    resolution = on(words.format(where=where, age=unsettled.age))
     return ending if settling.settle(store, key_id, seen, finding, resolution) else None
 
 

@@ -13,7 +13,7 @@ A crash between them leaves the operation at its recovery point, for the job to 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,8 @@ class Resolution:
     actor: str
     reason: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    #: More to be written in the transaction that settles; what it raises undoes that.
+    also: Callable[[], None] | None = None
 
 
 def settle(store: Store, key_id: int, seen: Seen, finding: Finding, resolution: Resolution) -> bool:
@@ -129,6 +131,8 @@ def _end(store: Store, lease: Lease, kept: Kept, finding: Finding) -> dict[str, 
 def _tell_story(store: Store, lease: Lease, seen: Seen, resolution: Resolution, how: str) -> None:
     data = {"from": str(seen.owner), "was": seen.state, "outcome": how, **resolution.data}
     store.resolved(lease, actor=resolution.actor, reason=resolution.reason, data=data)
+    if resolution.also is not None:
+        resolution.also()
 
 
 def _put_back(store: Store, lease: Lease, seen: Seen, reason: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from idempotency.core.decisions import Claim, Decision, Lease, Standing
 from idempotency.core.responses import RecordedResponse
-from idempotency.models import IdempotencyKey
+from idempotency.models import EventKind, IdempotencyKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +176,18 @@ class Store(Protocol):
 
     def resolved(self, lease: Lease, *, actor: str, reason: str, data: Mapping[str, Any]) -> None:
         """Tell the story who settled the operation and why, in the transaction that does."""
+
+    def note(
+        self,
+        key_id: int,
+        kind: EventKind,
+        attempt: int,
+        *,
+        reason: str,
+        actor: str = "",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a line of a key's story, in the transaction of what it tells of."""
 
     def prune_expired(
         self, *, limit: int, after_id: int = 0, dry_run: bool = False

@@ -160,7 +160,11 @@ class DatabaseStore(OpenOperations):
 
     def record_recovery_point(self, lease: Lease, point: str, context: Mapping[str, Any]) -> None:
         passed = {"recovery_point": point, "recovery_point_at": clock.now(), "look_up_at": None}
-        self._demand(lease, context=dict(context), resumes=0, **passed)
+        made_of = {
+            "operation": str(context.get("operation", "")),
+            "prepared_attempt": context.get("prepared"),
+        }
+        self._demand(lease, context=dict(context), resumes=0, **passed, **made_of)
 
     def complete(
         self, lease: Lease, response: RecordedResponse, ttl: timedelta, *, commit: bool = False
@@ -218,12 +222,12 @@ class DatabaseStore(OpenOperations):
             )
             if reclaimed:
                 self._event(row.pk, EventKind.RECLAIMED, row.attempt, data={"from": str(row.owner)})
+        if reclaimed:
+            signals.announce_row(signals.key_reclaimed, row)
         return reclaimed
 
     def abandoned_operations(
         self, *, grace: timedelta, limit: int, pauses: Sequence[timedelta] = (timedelta(0),)
-        if reclaimed:
-            signals.announce_row(signals.key_reclaimed, row)
     ) -> list[int]:
         rested = Q(resumes__gte=len(pauses) - 1) & self._lease_over(grace + pauses[-1])
         for resumes, pause in enumerate(pauses[:-1]):

@@ -77,6 +77,19 @@ class OpenOperations(Rows):
             data=dict(data),
         )
 
+    def note(
+        self,
+        key_id: int,
+        kind: EventKind,
+        attempt: int,
+        *,
+        reason: str,
+        actor: str = "",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        told = {"actor": actor[:150], "reason": reason, "data": dict(data or {})}
+        self._event(key_id, kind, attempt, **told)
+
     def _seen(self, key_id: int, seen: Seen) -> QuerySet[IdempotencyKey]:
         """The fence of whoever is not the owner: the key as he saw it, and still open."""
         open_states = [State.PROCESSING.value, State.IN_DOUBT.value]

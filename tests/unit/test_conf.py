@@ -52,6 +52,14 @@ def test_durations_are_seconds_or_timedeltas(configure: Any) -> None:
     )
 
 
+def test_limits_are_whole_minor_units_by_currency(configure: Any) -> None:
+    assert configure().four_eyes_above is None
+    assert dict(configure(FOUR_EYES_ABOVE={"EUR": 0, "*": 5}).four_eyes_above) == {"EUR": 0, "*": 5}
+    for wrong in (1000, {"EUR": 1.5}, {"EUR": -1}, {978: 1}, {"EUR": True}, "EUR"):
+        with pytest.raises(ImproperlyConfigured, match="FOUR_EYES_ABOVE"):
+            configure(FOUR_EYES_ABOVE=wrong)
+
+
 def test_several_values_become_a_tuple(configure: Any) -> None:
     read = configure(METHODS=["POST"], FINGERPRINT_EXCLUDE={"note"}, STORED_STATUSES=[422])
 
