@@ -16,8 +16,8 @@ env = environ.Env()
 env.read_env(BASE_DIR / ".env")
 
 DEBUG = env.bool("DEBUG", default=False)
-# What the demo's users need around them: a CORS origin, static files without collectstatic. Its
-# passwords are public, so it refuses hosts other than this machine.
+# What the demo's users need around them: a CORS origin, static files without collectstatic, the
+# retry lab. Its passwords are public, so it refuses hosts other than this machine.
 DEMO = env.bool("DEMO", default=False)
 DEMO_FAULTS = env.bool("DEMO_FAULTS", default=False)
 # Off only where no TLS can exist: `make run` on loopback, and the tests.
@@ -253,7 +253,8 @@ REST_FRAMEWORK = {
 
 SPECTACULAR_SETTINGS = {
     "TITLE": "Payments",
-    "DESCRIPTION": "Charges, refunds and transfers that are safe to retry.",
+    "DESCRIPTION": "Charges, refunds and transfers that are safe to retry."
+    + (" See for yourself in the [retry lab](/lab/)." if DEMO else ""),
     "VERSION": "1.0.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
@@ -278,6 +279,8 @@ WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = DEBUG or DEMO
 
 IDEMPOTENCY: dict[str, object] = {
     "LEASE": env.float("IDEMPOTENCY_LEASE", default=30.0),
+    # Above it no operator settles a payment alone: {"EUR": 100000, "*": 0}, in minor units.
+    "FOUR_EYES_ABOVE": env.json("FOUR_EYES_ABOVE", default=None),
     "RECONCILE_AFTER": env.float("IDEMPOTENCY_RECONCILE_AFTER", default=60.0),
     "RECONCILE_ALERT_AFTER": env.float("IDEMPOTENCY_RECONCILE_ALERT_AFTER", default=900.0),
     "REDIS_URL": REDIS_URL or None,

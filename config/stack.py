@@ -200,6 +200,7 @@ Ready: {stack.url}
 Started in {seconds:.1f} s. Logs: {DATA / "logs"}. Ctrl-C stops it.
 
   Gateway: {stack.env["GATEWAY_URL"]}  (its own ledger: /ledger)
+  Lab:     {stack.url}/lab/  (break payments by hand, and watch)
   API:     {stack.url}/api/docs/
   Admin:   {stack.url}/admin/
 

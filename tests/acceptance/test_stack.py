@@ -172,6 +172,13 @@ def test_its_gateway_its_api_page_and_its_admin_answer(stack: Run) -> None:
     assert b"csrfmiddlewaretoken" in get(f"{url}/admin/login/")
 
 
+def test_its_lab_answers_with_every_step_ready(stack: Run) -> None:
+    (lab,) = re.findall(r"^  Lab: +(\S+)", stack.text(), re.MULTILINE)
+    page = get(lab)
+    assert page.count(b"data-step=") == 7
+    assert b" disabled>" not in page
+
+
 def test_its_gateway_tells_the_product_what_happened(stack: Run) -> None:
     paste(stack.curl())
     query = "SELECT state FROM idempotency_outboxmessage WHERE channel = 'gateway-events'"

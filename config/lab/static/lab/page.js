@@ -33,6 +33,7 @@ async function start(step, play) {
   watch.again();
   try {
     const { asPromised, text } = await play(run);
+    show();
     outcome(step, asPromised ? "good" : "bad", text);
   } catch (error) {
     outcome(step, "bad", `NOT as promised: ${error}`);
