@@ -12,7 +12,10 @@ class IdempotencyConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from idempotency import checks, logs, metrics  # noqa: F401  they register themselves
+        # They register themselves.
+        from idempotency import checks, logs, metrics, replays  # noqa: F401
+        from idempotency.outbox import checks as _checks  # noqa: F401
+        from idempotency.outbox import metrics as _metrics  # noqa: F401
 
         # An operation is resumed by its name, and a message delivered by its channel's, days later
         # and in another process: every process has to know them all.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,12 +27,14 @@ from idempotency import maintenance
 from idempotency.core.responses import REPLAY_MARKER
 from idempotency.core.states import State
 from idempotency.models import IdempotencyKey, StoredResponse
+from idempotency.outbox.dispatcher import Dispatcher
 from idempotency.stores import clock, get_store
 
 __all__ = [
     "assert_executed",
     "assert_replayed",
     "assert_runs_once",
+    "deliver_outbox",
     "expire_key",
     "expire_lease",
     "freeze_clock",
@@ -140,6 +142,15 @@ def expire_key(key: str) -> None:
 def resume_operations() -> int:
     """Run now what the scheduled job would: resume abandoned operations. Returns how many."""
     return maintenance.resume_operations().done
+
+
+def deliver_outbox() -> int:
+    """Deliver the messages that are due now, in this thread. Returns how many arrived.
+
+    What fails is due again after its back-off: see ``freeze_clock``.
+    """
+    with closing(Dispatcher(threads=0)) as dispatcher:
+        return dispatcher.run().delivered
 
 
 def _past() -> Any:
