@@ -20,7 +20,14 @@ from pytest_django.live_server_helper import LiveServer
 
 from idempotency.core.responses import RecordedResponse
 from idempotency.models import IdempotencyKey, KeyEvent
-from tests.acceptance.pages import LOOKS, check_accessible, check_readable, new_context, reach
+from tests.acceptance.pages import (
+    LOOKS,
+    PHONE,
+    check_accessible,
+    check_readable,
+    new_context,
+    reach,
+)
 from tests.integration.portable.admin.rows import (
     JSON,
     PASSWORD,
@@ -272,6 +279,26 @@ def test_list_and_page_are_readable_in_light_and_dark_and_on_a_phone(
     check_readable(page)
     check_accessible(page)
     take(page, pictures, f"force-fail-{look}")
+
+
+def test_in_german_the_pages_fit_a_phone_as_well(
+    browser: Browser, live_server: LiveServer, operator: User
+) -> None:
+    busy_table()
+    with new_context(browser, live_server.url, locale="de-DE", viewport=PHONE) as context:
+        page = context.new_page()
+        page.goto("/admin/idempotency/idempotencykey/")
+        page.get_by_label("Benutzername").fill("maria")
+        page.get_by_label("Passwort").fill(PASSWORD)
+        page.get_by_role("button", name="Anmelden").click()
+        expect(page.get_by_text("in Bearbeitung").first).to_be_visible()
+        check_readable(page)
+        page.get_by_role("link", name="order-7731").click()
+        expect(page.get_by_role("heading", name="Was eine Wiederholung jetzt")).to_be_visible()
+        check_readable(page)
+        page.get_by_role("link", name="Zwangsweise beenden…").click()
+        page.get_by_role("button", name="Diesen Schlüssel zwangsweise beenden").wait_for()
+        check_readable(page)
 
 
 def take(page: Page, folder: Path, name: str) -> None:
