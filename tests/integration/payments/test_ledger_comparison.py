@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from datetime import datetime, timedelta
 from io import StringIO
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -26,23 +26,42 @@ from payments.reconciliation.job import Comparison, compare_ledgers
 from tests.integration.payments.api import Api, at_once
 from tests.plugins.gateway import GatewayProcess
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 SOURCES = ["tok_visa", "tok_declined", "tok_answer_lost", "tok_down", "tok_error_after"]
 
 
+class Day:
+    """Begins with the test: what other tests moved at the same gateway was before."""
+
+    def __init__(self) -> None:
+        self.began = timezone.now()
+
+    def compare(self, until: datetime | None = None) -> Comparison:
+        until = until or timezone.now() + timedelta(minutes=1)
+        return compare_ledgers(since=self.began, until=until)
+
+
+_numbers = itertools.count(10)
+
+
 @pytest.fixture
-def bank(gateway: GatewayProcess, settings: Any) -> GatewayProcess:
-    """A gateway of the test's own: nothing else is in its ledger."""
-    settings.PAYMENTS_GATEWAY = {"URL": gateway.url}
-    return gateway
+def bank(running_gateway: GatewayProcess, settings: Any) -> GatewayProcess:
+    """The gateway of all tests, by an adapter of this one's: what fails in others opens no breaker
+    here."""
+    settings.PAYMENTS_GATEWAY = {"URL": running_gateway.url, "CALLS": next(_numbers)}
+    return running_gateway
 
 
-def compare(**changes: timedelta) -> Comparison:
-    """Compare what moved in the last hours, up to now."""
-    now = timezone.now()
-    ends = {"since": timedelta(hours=-3), "until": timedelta(minutes=1)} | changes
-    return compare_ledgers(**{name: now + end for name, end in ends.items()})
+@pytest.fixture
+def day() -> Day:
+    return Day()
+
+
+def moved(bank: GatewayProcess, day: Day) -> list[dict[str, Any]]:
+    """What moved at the gateway in this test."""
+    began = day.began.isoformat()
+    return [entry for entry in bank.ledger() if entry["created"] >= began]
 
 
 def shown() -> list[tuple[Any, ...]]:
@@ -103,10 +122,10 @@ def double(api: Api, bank: GatewayProcess) -> str:
 # Finding
 
 
-def test_an_ordinary_day_has_no_differences(bank: GatewayProcess, acme: Api) -> None:
+def test_an_ordinary_day_has_no_differences(bank: GatewayProcess, acme: Api, day: Day) -> None:
     ordinary_day(acme)
 
-    result = compare()
+    result = day.compare()
 
     assert (result.movements, result.postings) == (7, 7)
     assert (result.found, result.new, result.gone, result.unsure) == (0, 0, 0, 0)
@@ -114,13 +133,13 @@ def test_an_ordinary_day_has_no_differences(bank: GatewayProcess, acme: Api) -> 
 
 
 def test_each_of_four_planted_differences_is_found_and_nothing_else(
-    bank: GatewayProcess, acme: Api, caplog: pytest.LogCaptureFixture
+    bank: GatewayProcess, acme: Api, caplog: pytest.LogCaptureFixture, day: Day
 ) -> None:
     ordinary_day(acme)
     planted = {plant.__name__: plant(acme, bank) for plant in PLANTED}
     ordinary_day(acme)
 
-    result = compare()
+    result = day.compare()
 
     assert (result.found, result.new) == (4, 4)
     assert shown() == [
@@ -135,7 +154,7 @@ def test_each_of_four_planted_differences_is_found_and_nothing_else(
 PLANTED = [missing_here, missing_there, amount_differs, double]
 
 
-def test_refunds_are_compared_as_well(bank: GatewayProcess, acme: Api) -> None:
+def test_refunds_are_compared_as_well(bank: GatewayProcess, acme: Api, day: Day) -> None:
     acme.fund(10_000)
     charge = acme.charge().json()
     moved = Charge.objects.get().gateway_reference
@@ -157,7 +176,7 @@ def test_refunds_are_compared_as_well(bank: GatewayProcess, acme: Api) -> None:
     post(twice, given_back(5, twice.public_id))
     given_back(5, twice.public_id)
 
-    compare()
+    day.compare()
 
     assert shown() == [
         ("amount_differs", "refund", other.public_id, 3, 4),
@@ -168,7 +187,7 @@ def test_refunds_are_compared_as_well(bank: GatewayProcess, acme: Api) -> None:
 
 
 def test_money_that_moved_for_a_charge_that_did_not_succeed_here_is_missing_here(
-    bank: GatewayProcess, acme: Api
+    bank: GatewayProcess, acme: Api, day: Day
 ) -> None:
     declined, withdrawn = pending(acme), pending(acme)
     charges.decline(public_id=declined.public_id, code="no")
@@ -176,28 +195,28 @@ def test_money_that_moved_for_a_charge_that_did_not_succeed_here_is_missing_here
     for charge in (declined, withdrawn):
         charged(bank, charge)
 
-    compare()
+    day.compare()
 
     assert [row[0] for row in shown()] == ["missing_here"] * 2
 
 
 def test_a_charge_that_names_another_ones_movement_is_missing_there(
-    bank: GatewayProcess, acme: Api
+    bank: GatewayProcess, acme: Api, day: Day
 ) -> None:
     acme.charge()
     thief = pending(acme)
-    post(thief, bank.ledger()[0]["id"])
+    post(thief, moved(bank, day)[0]["id"])
 
-    compare()
+    day.compare()
 
     assert shown() == [("missing_there", "charge", thief.public_id, 1000, 0)]
 
 
-def test_another_currency_is_another_amount(bank: GatewayProcess, acme: Api) -> None:
+def test_another_currency_is_another_amount(bank: GatewayProcess, acme: Api, day: Day) -> None:
     charge = pending(acme)
     post(charge, charged(bank, charge, currency="USD"))
 
-    compare()
+    day.compare()
 
     difference = LedgerDifference.objects.get()
     assert difference.kind == "amount_differs"
@@ -208,61 +227,59 @@ def test_another_currency_is_another_amount(bank: GatewayProcess, acme: Api) -> 
 
 
 def test_what_is_still_pending_is_left_to_the_jobs_until_it_is_too_old(
-    bank: GatewayProcess, acme: Api
+    bank: GatewayProcess, acme: Api, day: Day
 ) -> None:
     charged(bank, pending(acme))
 
-    assert compare().found == 0
+    assert day.compare().found == 0
     Charge.objects.update(created=timezone.now() - job.PENDING)
-    assert compare().found == 1
+    assert day.compare().found == 1
     assert shown()[0][0] == "missing_here"
 
 
 def test_a_movement_on_the_other_side_of_an_edge_is_no_difference(
-    bank: GatewayProcess, acme: Api
+    bank: GatewayProcess, acme: Api, day: Day
 ) -> None:
     acme.charge()
-    moved = datetime.fromisoformat(bank.ledger()[0]["created"])
+    at = datetime.fromisoformat(moved(bank, day)[0]["created"])
+    behind = at + timedelta(microseconds=1)
 
-    later = compare_ledgers(
-        since=moved + timedelta(microseconds=1), until=moved + timedelta(minutes=1)
-    )
-    earlier = compare_ledgers(
-        since=moved - timedelta(minutes=1), until=moved + timedelta(microseconds=1)
-    )
+    earlier = day.compare(until=behind)
+    later = compare_ledgers(since=behind, until=at + timedelta(minutes=1))
 
     assert (later.movements, later.postings, later.found) == (0, 1, 0)
     assert (earlier.movements, earlier.postings, earlier.found) == (1, 0, 0)
 
 
 def test_a_clock_of_the_gateway_that_is_off_makes_no_difference(
-    bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch
+    bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch, day: Day
 ) -> None:
     acme.charge()
-    movements = HttpGateway.movements
+    listed = HttpGateway.movements
 
     def early(self: HttpGateway, *, since: datetime, until: datetime) -> Any:
         off = timedelta(hours=5)
-        return movements(self, since=since - off, until=until - off)
+        return listed(self, since=since - off, until=until - off)
 
     monkeypatch.setattr(HttpGateway, "movements", early)
 
-    assert compare().found == 0
+    assert day.compare().found == 0
 
 
 def test_a_posting_that_the_gateway_says_nothing_about_is_no_difference(
-    bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayProcess, acme: Api, day: Day, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing_there(acme, bank)
-    assert compare().found == 1
-    movements = HttpGateway.movements
+    settings.PAYMENTS_GATEWAY = {"URL": gateway.url}
+    missing_there(acme, gateway)
+    assert day.compare().found == 1
+    listed = HttpGateway.movements
 
     def then_silence(self: HttpGateway, **window: datetime) -> Any:
-        yield from movements(self, **window)
-        bank.kill()
+        yield from listed(self, **window)
+        gateway.kill()
 
     monkeypatch.setattr(HttpGateway, "movements", then_silence)
-    result = compare()
+    result = day.compare()
 
     # Nor does silence close what was found before.
     assert (result.found, result.unsure, result.gone) == (0, 1, 0)
@@ -270,20 +287,20 @@ def test_a_posting_that_the_gateway_says_nothing_about_is_no_difference(
 
 
 def test_a_list_that_breaks_off_is_compared_with_nothing(
-    bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch
+    bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch, day: Day
 ) -> None:
     missing_here(acme, bank)
-    compare()
+    day.compare()
     acme.charge()
-    movements = HttpGateway.movements
+    listed = HttpGateway.movements
 
     def breaks_off(self: HttpGateway, **window: datetime) -> Any:
-        yield from islice(movements(self, **window), 1)
+        yield from itertools.islice(listed(self, **window), 1)
         raise MovementsUnknown("no answer")
 
     monkeypatch.setattr(HttpGateway, "movements", breaks_off)
     with pytest.raises(MovementsUnknown):
-        compare()
+        day.compare()
     with pytest.raises(CommandError, match="Nothing was compared"):
         call_command("compare_ledgers")
 
@@ -291,13 +308,13 @@ def test_a_list_that_breaks_off_is_compared_with_nothing(
 
 
 def test_it_reads_both_sides_in_batches(
-    bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch
+    bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch, day: Day
 ) -> None:
     monkeypatch.setattr(books, "BATCH", 2)
     ordinary_day(acme)
     planted = missing_there(acme, bank)
 
-    result = compare()
+    result = day.compare()
 
     assert (result.movements, result.postings) == (7, 8)
     assert [row[2] for row in shown()] == [planted]
@@ -307,45 +324,46 @@ def test_it_reads_both_sides_in_batches(
 
 
 def test_running_it_again_adds_nothing(
-    bank: GatewayProcess, acme: Api, caplog: pytest.LogCaptureFixture
+    bank: GatewayProcess, acme: Api, caplog: pytest.LogCaptureFixture, day: Day
 ) -> None:
     for plant in PLANTED:
         plant(acme, bank)
-    compare()
+    day.compare()
     before = list(LedgerDifference.objects.order_by("pk").values())
     caplog.clear()
 
-    result = compare()
+    result = day.compare()
 
     assert (result.found, result.new, result.gone) == (4, 0, 0)
     assert list(LedgerDifference.objects.order_by("pk").values()) == before
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_two_at_once_write_one_row_each(bank: GatewayProcess, acme: Api) -> None:
+@pytest.mark.django_db(transaction=True)
+def test_two_at_once_write_one_row_each(bank: GatewayProcess, acme: Api, day: Day) -> None:
     for plant in PLANTED:
         plant(acme, bank)
 
-    at_once(compare, compare, compare)
+    at_once(day.compare, day.compare, day.compare)
 
     assert len(shown()) == LedgerDifference.objects.count() == 4
 
 
 def test_what_is_gone_is_closed_and_comes_back_as_a_new_row(
-    bank: GatewayProcess, acme: Api
+    bank: GatewayProcess, acme: Api, day: Day
 ) -> None:
     double(acme, bank)
-    ours, other = (entry["id"] for entry in bank.ledger())
-    compare()
+    ours, other = (entry["id"] for entry in moved(bank, day))
+    day.compare()
     first = LedgerDifference.objects.get()
     LedgerDifference.objects.update(handled_at=timezone.now())
 
     Charge.objects.update(gateway_reference=other)
-    result = compare()
+    result = day.compare()
     assert (result.new, result.gone) == (1, 1)
 
     Charge.objects.update(gateway_reference=ours)
-    result = compare()
+    result = day.compare()
     assert (result.new, result.gone) == (1, 1)
     again = LedgerDifference.objects.get(gone_at=None)
     assert (again.gateway_id, first.gateway_id) == (other, other)
@@ -353,26 +371,31 @@ def test_what_is_gone_is_closed_and_comes_back_as_a_new_row(
     assert again.handled_at is None
 
 
-def test_what_is_handled_stays_handled_while_it_is_there(bank: GatewayProcess, acme: Api) -> None:
+def test_what_is_handled_stays_handled_while_it_is_there(
+    bank: GatewayProcess, acme: Api, day: Day
+) -> None:
     missing_here(acme, bank)
-    compare()
+    day.compare()
     LedgerDifference.objects.update(
         handled_at=timezone.now(), handled_by="ann", handling="refunded"
     )
 
-    result = compare()
+    result = day.compare()
 
     assert (result.found, result.new) == (1, 0)
     assert LedgerDifference.objects.get().handled_by == "ann"
 
 
-def test_what_is_outside_the_window_is_left_as_it_is(bank: GatewayProcess, acme: Api) -> None:
+def test_what_is_outside_the_window_is_left_as_it_is(
+    bank: GatewayProcess, acme: Api, day: Day
+) -> None:
     missing_here(acme, bank)
-    compare()
+    day.compare()
 
-    result = compare(until=timedelta(hours=-1))
+    (there,) = moved(bank, day)
+    result = day.compare(until=datetime.fromisoformat(there["created"]))
 
-    assert (result.found, result.gone) == (0, 0)
+    assert (result.movements, result.found, result.gone) == (0, 0, 0)
     assert len(shown()) == 1
 
 
@@ -380,7 +403,7 @@ def test_what_is_outside_the_window_is_left_as_it_is(bank: GatewayProcess, acme:
 
 
 def test_the_command_compares_the_last_days_or_what_it_is_told(
-    bank: GatewayProcess, acme: Api
+    bank: GatewayProcess, acme: Api, day: Day
 ) -> None:
     missing_here(acme, bank)
 
@@ -391,8 +414,7 @@ def test_the_command_compares_the_last_days_or_what_it_is_told(
 
     # The last hour may still be written down.
     assert command().startswith("0 movements and 0 postings compared: 0 differences")
-    now = timezone.now()
-    until, since = now.isoformat(), (now - timedelta(hours=1)).isoformat()
+    until, since = timezone.now().isoformat(), day.began.isoformat()
     assert "1 differences, 1 of them new" in command("--since", since, "--until", until)
     with pytest.raises(CommandError, match="ISO 8601"):
         command("--since", "yesterday")
@@ -417,9 +439,9 @@ def test_the_task_compares_and_ends_below_the_brokers_patience(
 
 
 @pytest.fixture
-def difference(bank: GatewayProcess, acme: Api) -> LedgerDifference:
+def difference(bank: GatewayProcess, acme: Api, day: Day) -> LedgerDifference:
     double(acme, bank)
-    compare()
+    day.compare()
     return LedgerDifference.objects.get()
 
 

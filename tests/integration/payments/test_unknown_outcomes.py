@@ -16,7 +16,7 @@ from tests.integration.payments.api import Api, problem
 from tests.integration.portable.api import key_of
 from tests.plugins.gateway import GatewayProcess, until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from tests.integration.portable.jobs.shipments import (
     refused,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("frozen")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("frozen")]
 
 AFTER, ALERT, WITHDRAW = seconds(60), seconds(900), seconds(3600)
 
@@ -301,6 +301,7 @@ def test_a_finalize_that_fails_leaves_it_in_doubt_and_is_not_tried_in_every_run(
 # Beside others
 
 
+@pytest.mark.django_db(transaction=True)
 def test_whoever_was_faster_is_not_overruled() -> None:
     key = abandoned()
 
@@ -318,6 +319,7 @@ def test_whoever_was_faster_is_not_overruled() -> None:
     assert EventKind.RESOLVED not in [event.kind for event in key.events()]
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_client_that_retries_while_it_is_settled_hears_that_it_is_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -34,7 +34,7 @@ from tests.integration.portable.jobs.shipments import (
     refused,
 )
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 ROUNDS = 10
 
@@ -155,6 +155,7 @@ def test_a_step_that_fails_leaves_it_as_open_as_it_was(
     assert key.claim() == Replay(SHIPPED)
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_hook_that_fails_after_the_commit_takes_nothing_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,6 +204,7 @@ def prepared(name: str = "k") -> tuple[Key, Lease]:
     )
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_worker_that_is_still_calling_when_it_is_settled_has_its_work_rolled_back() -> None:
     key, lease = prepared()
     gate = Gate()
@@ -233,6 +235,7 @@ def test_nobody_says_that_a_call_was_never_sent_while_somebody_may_be_sending_it
     assert drive(key, lease).status == 201
 
 
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.postgresql  # SQLite has one writer at a time
 @pytest.mark.parametrize("paused_at", ["finalize", "resolved"])
 def test_a_worker_and_a_settler_who_finalize_at_once_do_not_block_each_other(
@@ -272,6 +275,7 @@ def test_a_worker_and_a_settler_who_finalize_at_once_do_not_block_each_other(
     assert Group.objects.count() == 1
 
 
+@pytest.mark.django_db(transaction=True)
 def test_of_a_worker_and_two_people_at_once_one_ends_it() -> None:
     for number in range(ROUNDS):
         name = f"round {number}"
@@ -292,6 +296,7 @@ def test_of_a_worker_and_two_people_at_once_one_ends_it() -> None:
         assert stories.count() == won[1:].count(True)
 
 
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.postgresql
 def test_a_settlers_own_lease_that_ran_out_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
