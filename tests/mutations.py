@@ -206,6 +206,20 @@ MUTATIONS = (
         "test_an_answer_that_says_nothing_certain_leaves_it_unknown[of others]",
     ),
     Mutation(
+        "a silent gateway that closes no difference",
+        "payments/reconciliation/differences.py",
+        "closed.exclude(reference__in=unsure).update(",
+        "closed.update(",
+        "test_a_posting_that_the_gateway_says_nothing_about_is_no_difference",
+    ),
+    Mutation(
+        "a charge that is being settled, which is no difference yet",
+        "payments/reconciliation/comparison.py",
+        "return None if on_its_way else",
+        "return",
+        "test_what_is_still_pending_is_left_to_the_jobs_until_it_is_too_old",
+    ),
+    Mutation(
         "honesty about a lost COMMIT",
         "idempotency/engine.py",
         "if lost and attempt.finished and sqlstate(error) not in ROLLED_BACK:",
