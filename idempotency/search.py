@@ -9,7 +9,6 @@ that leaves out is said.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterable
@@ -17,13 +16,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import connections
-from django.db.models import Max, Min, QuerySet
+from django.db.models import Max, QuerySet
 from django.utils.translation import gettext as _
 
 from idempotency.core.keys import Scope
 from idempotency.http.routes import protected_routes
 from idempotency.models import IdempotencyKey
-from idempotency.stores.bounds import QueryTooSlow, statement_timeout
+from idempotency.stores.bounds import QueryTooSlow, is_cheap, statement_timeout
+from idempotency.stores.walks import Walked, walk
 
 __all__ = ["Found", "find_keys", "recent_routes"]
 
@@ -32,13 +32,10 @@ __all__ = ["Found", "find_keys", "recent_routes"]
 RECENT_KEYS = 20_000
 #: How long a search may look where no index leads.
 PATIENCE = timedelta(seconds=0.5)
-#: Up to this cost by the planner's reckoning a plain query is quick: a table of a million keys, or
-#: one with an index on the key.
-CHEAP = 50_000
 #: Digests that are tried, and how long that may take.
 CANDIDATES = 20_000
-#: Blocks of 8 kB that tell which accounts there are, and the keys that are read at once.
-SAMPLED_BLOCKS, STEP = 2000, 250_000
+#: Blocks of 8 kB that tell which accounts there are.
+SAMPLED_BLOCKS = 2000
 
 #: What logs show (`core.keys.log_digest`) up to the whole digest.
 _DIGEST = re.compile(r"[0-9a-f]{12,64}")
@@ -97,21 +94,21 @@ def _of_tenant(keys: QuerySet[IdempotencyKey], tenant: str, key: str) -> Found:
     if found.exists():
         return Found(found)
     named = keys.filter(tenant=tenant, key=key)
-    if _is_cheap(named):
+    if is_cheap(named.order_by()):
         return Found(named)
-    looked = _among_the_newest(named, time.monotonic() + PATIENCE.total_seconds())
-    return _found(keys, looked.found, looked, _("the account's keys on the routes in use"))
+    walked = walk(named, PATIENCE.total_seconds())
+    return _found(keys, set(), walked, _("the account's keys on the routes in use"))
 
 
 def _of_any_tenant(keys: QuerySet[IdempotencyKey], key: str) -> Found:
     named = keys.filter(key=key)
-    if _is_cheap(named):
+    if is_cheap(named.order_by()):
         return Found(named)
     until = time.monotonic() + PATIENCE.total_seconds()
     candidates = _among_the_known(keys, key)
-    looked = _among_the_newest(named, until)
+    walked = walk(named, until - time.monotonic())
     known = _("the keys of the accounts that a sample shows, on the routes in use")
-    return _found(keys, candidates | looked.found, looked, known)
+    return _found(keys, candidates, walked, known)
 
 
 def _digests(routes: Iterable[str], tenants: Iterable[str], key: str) -> list[bytes]:
@@ -126,15 +123,6 @@ def _digests(routes: Iterable[str], tenants: Iterable[str], key: str) -> list[by
         )
     ]
     return [scope.digest for scope in scopes[:CANDIDATES]]
-
-
-def _is_cheap(rows: QuerySet[IdempotencyKey]) -> bool:
-    """Whether a plain query is quick, by the planner's reckoning. Elsewhere tables are small."""
-    if connections[rows.db].vendor != "postgresql":
-        return True
-    [plan] = json.loads(rows.order_by().explain(format="json"))
-    cost: float = plan["Plan"]["Total Cost"]
-    return cost <= CHEAP
 
 
 def _among_the_known(keys: QuerySet[IdempotencyKey], key: str) -> set[int]:
@@ -153,46 +141,16 @@ def _among_the_known(keys: QuerySet[IdempotencyKey], key: str) -> set[int]:
         return set()
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """What came of looking at the keys one after the other, from the newest on."""
-
-    found: set[int]
-    #: All keys were looked at.
-    all: bool
-    #: Else those that were made since then; None: there was time for none.
-    since: datetime | None = None
-
-
-def _among_the_newest(named: QuerySet[IdempotencyKey], until: float) -> _Looked:
-    """Look until then, by ``time.monotonic()``."""
-    keys = IdempotencyKey.objects.using(named.db).order_by()
-    ends = keys.aggregate(first=Min("pk"), last=Max("pk"))
-    first, last = ends["first"] or 1, ends["last"] or 0
-    below, found = last, set[int]()
-    try:
-        while below >= first and (left := until - time.monotonic()) > 0:
-            with statement_timeout(named.db, timedelta(seconds=left)):
-                step = named.filter(pk__gt=below - STEP, pk__lte=below).order_by()
-                found.update(step.values_list("pk", flat=True))
-            below -= STEP
-    except QueryTooSlow:
-        pass
-    if below < first:
-        return _Looked(found, all=True)
-    seen = keys.filter(pk__gt=below).order_by("pk").values_list("created_at", flat=True)
-    return _Looked(found, all=False, since=seen.first() if below < last else None)
-
-
 def _found(
-    keys: QuerySet[IdempotencyKey], numbers: set[int], looked: _Looked, besides: str
+    keys: QuerySet[IdempotencyKey], candidates: set[int], walked: Walked, besides: str
 ) -> Found:
-    found = keys.filter(pk__in=numbers)
-    if looked.all:
+    found = keys.filter(pk__in=candidates.union(key.pk for key in walked.found))
+    if walked.since is None:
         return Found(found)
     where = [besides]
-    if looked.since is not None:
-        where.insert(0, _("all keys since %s") % f"{looked.since:%Y-%m-%d %H:%M} UTC")
+    since = _created_at(keys.db, walked.since)
+    if since is not None:
+        where.insert(0, _("all keys since %s") % f"{since:%Y-%m-%d %H:%M} UTC")
     return Found(
         found,
         _(
@@ -201,3 +159,9 @@ def _found(
         )
         % "; ".join(where),
     )
+
+
+def _created_at(using: str, number: int) -> datetime | None:
+    """When the first record from this number on was made; None: there is none."""
+    keys = IdempotencyKey.objects.using(using).filter(pk__gte=number).order_by("pk")
+    return keys.values_list("created_at", flat=True).first()

@@ -18,7 +18,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from idempotency.admin.times import span
-from idempotency.stores.bounds import QueryTooSlow, statement_timeout
+from idempotency.stores.bounds import QueryTooSlow, is_cheap, statement_timeout
+from idempotency.stores.walks import walk
 
 if TYPE_CHECKING:
     ModelAdminOf = ModelAdmin[Any]  # generic for the type checker only
@@ -26,6 +27,8 @@ else:
     ModelAdminOf = ModelAdmin
 
 OLDER, NEWER = "older", "newer"
+#: How long a list looks through a table to which no index leads.
+WALKING = timedelta(seconds=0.5)
 
 
 class KeysetChangeList(ChangeList):
@@ -50,20 +53,12 @@ class KeysetChangeList(ChangeList):
         return super().get_query_string(new_params, [*(remove or []), OLDER, NEWER])
 
     def get_results(self, request: HttpRequest) -> None:
-        limit = self.model_admin.statement_timeout
         self.has_newer = self.has_older = False
+        self._older_place, self._walked = "", False
         try:
-            with statement_timeout(self.queryset.db, limit):
-                rows = self._page()
+            rows = self._page_in_time(request)
         except DataError as error:  # a NUL in the query string
             raise IncorrectLookupParameters from error
-        except QueryTooSlow:
-            rows = []
-            messages.warning(
-                request,
-                _("The database gave the query up after %s. Narrow it, or search as described.")
-                % span(limit),
-            )
         self.result_list = rows
         # What Django's templates read. There is no total: with both alike they do not show one.
         self.result_count = self.full_result_count = len(rows)
@@ -71,6 +66,51 @@ class KeysetChangeList(ChangeList):
         self.show_admin_actions = bool(rows)
         self.can_show_all = self.multi_page = False
         self.paginator = Paginator(rows, self.list_per_page)
+
+    def _page_in_time(self, request: HttpRequest) -> list[Model]:
+        if self._needs_a_walk():
+            return self._walk(request)
+        limit = self.model_admin.statement_timeout
+        try:
+            with statement_timeout(self.queryset.db, limit):
+                return self._page()
+        except QueryTooSlow:
+            text = _("The database gave the query up after %s. Narrow it, or search as described.")
+            messages.warning(request, text % span(limit))
+            return []
+
+    def _needs_a_walk(self) -> bool:
+        """Whether a filter leaves so little that a page of it may be spread over the whole
+        table."""
+        filtered = bool(self.queryset.query.where)
+        by_number = len(self.model_admin.keyset) == 1
+        return filtered and by_number and not is_cheap(self._older_rows()[: self.list_per_page])
+
+    def _walk(self, request: HttpRequest) -> list[Model]:
+        """As much of the page as there is time for. "Older" goes on where this one ends, and
+        "Newer" goes to the newest page."""
+        size, before = self.list_per_page, None
+        if OLDER in self.params:
+            self.has_newer = self._walked = True
+            [(_name, before)] = self._parse(self.params[OLDER])
+        walked = walk(self.queryset, WALKING.total_seconds(), before=before, most=size + 1)
+        if len(walked.found) > size:
+            self.has_older = True
+        elif walked.since is not None:
+            self.has_older, self._older_place = True, str(walked.since)
+            text = _(
+                "No index leads to these, and the table is too large to be read at once: the "
+                "records from number %d on were looked at. “Older” goes on from there."
+            )
+            messages.warning(request, text % walked.since)
+        return walked.found[:size]
+
+    def _older_rows(self) -> QuerySet[Any]:
+        """From the place in the list on, the newest first."""
+        rows: QuerySet[Any] = self.queryset
+        if OLDER in self.params:
+            rows = rows.filter(self._beyond(self.params[OLDER], "lt"))
+        return rows
 
     def _page(self) -> list[Model]:
         size = self.list_per_page
@@ -81,11 +121,8 @@ class KeysetChangeList(ChangeList):
                 self.has_newer = self.has_older = True
                 return rows[:size][::-1]
             # Less than a page is newer: the newest page is the one to show, and it is a full one.
-        rows_from = self.queryset
-        if OLDER in self.params:
-            rows_from = rows_from.filter(self._beyond(self.params[OLDER], "lt"))
-            self.has_newer = True
-        rows = list(rows_from[: size + 1])
+        self.has_newer = OLDER in self.params
+        rows = list(self._older_rows()[: size + 1])
         self.has_older = len(rows) > size
         return rows[:size]
 
@@ -117,10 +154,14 @@ class KeysetChangeList(ChangeList):
 
     @property
     def newer_link(self) -> str:
-        return self._link(NEWER, self.result_list[0]) if self.result_list else self.newest_link
+        if self._walked or not self.result_list:
+            return self.newest_link
+        return self._link(NEWER, self.result_list[0])
 
     @property
     def older_link(self) -> str:
+        if self._older_place:
+            return self.get_query_string({OLDER: self._older_place})
         return self._link(OLDER, self.result_list[-1])
 
     def _link(self, name: str, row: Model) -> str:

@@ -1,15 +1,21 @@
-"""A bound on how long the database may take over a statement that an operator asks for."""
+"""How long the database may take over a statement that an operator asks for, and would take."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 from django.db import OperationalError, connections, transaction
+from django.db.models import QuerySet
 
 #: SQLSTATE of a statement that ran into statement_timeout.
 QUERY_CANCELED = "57014"
+#: Up to this cost by the planner's reckoning a query is quick: to read a million keys, or a few by
+#: an index.
+CHEAP = 50_000
 
 
 class QueryTooSlow(Exception):
@@ -36,3 +42,12 @@ def statement_timeout(using: str, limit: timedelta) -> Iterator[None]:
         if getattr(error.__cause__, "sqlstate", None) == QUERY_CANCELED:
             raise QueryTooSlow from error
         raise
+
+
+def is_cheap(rows: QuerySet[Any]) -> bool:
+    """Whether a query is quick, by the planner's reckoning. Elsewhere tables are small."""
+    if connections[rows.db].vendor != "postgresql":
+        return True
+    [plan] = json.loads(rows.explain(format="json"))
+    cost: float = plan["Plan"]["Total Cost"]
+    return cost <= CHEAP

@@ -14,6 +14,7 @@ import pytest
 from idempotency import search
 from idempotency.models import IdempotencyKey
 from idempotency.search import find_keys
+from idempotency.stores import bounds, walks
 from idempotency.stores.bounds import QueryTooSlow
 from tests.integration.portable.admin.rows import write_key
 
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every table is too large to be read at once."""
-    monkeypatch.setattr(search, "CHEAP", -1)
+    monkeypatch.setattr(bounds, "CHEAP", -1)
 
 
 @pytest.fixture
@@ -31,10 +32,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """How many steps through the newest keys there is time for, each of two records."""
 
     def allow(number: int) -> None:
-        monkeypatch.setattr(search, "STEP", 2)
+        monkeypatch.setattr(walks, "STEP", 2)
         monkeypatch.setattr(search, "PATIENCE", timedelta(seconds=number + 0.5))
         clock = count(0)
-        monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        # Of a walk alone: each of its looks at the clock takes a second.
+        monkeypatch.setattr(walks, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     return allow
 
@@ -104,7 +106,7 @@ def test_a_step_that_is_given_up_ends_the_search(monkeypatch: pytest.MonkeyPatch
         raise QueryTooSlow
 
     write_key(key="order-1")
-    monkeypatch.setattr(search, "statement_timeout", too_slow)
+    monkeypatch.setattr(walks, "statement_timeout", too_slow)
     keys, advice = found("no-such-key")
     assert keys == []
     assert advice
@@ -126,7 +128,7 @@ def test_an_account_and_a_key_are_certain_on_the_routes_that_are_in_use(
 
 @pytest.mark.usefixtures("no_sample")
 def test_a_table_of_ordinary_size_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "CHEAP", 50_000)
+    monkeypatch.setattr(bounds, "CHEAP", 50_000)
     key: Any = write_key(key="order-1")
     monkeypatch.setattr(search, "PATIENCE", timedelta(0))
     assert found("order-1") == ([key.pk], "")

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from html import unescape
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +18,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import NoReverseMatch, reverse
 
 from idempotency import search
-from idempotency.admin import IdempotencyKeyAdmin
+from idempotency.admin import IdempotencyKeyAdmin, changelists
 from idempotency.core.keys import log_digest
 from idempotency.models import IdempotencyKey, KeyEvent
+from idempotency.stores import bounds, walks
 
 MakeKey = Callable[..., IdempotencyKey]
 LIST = "/admin/idempotency/idempotencykey/"
@@ -38,7 +41,9 @@ def link(page: Any, rel: str) -> str | None:
 
 
 def about_keys(queries: CaptureQueriesContext) -> list[str]:
-    return [query["sql"] for query in queries if "idempotency_" in query["sql"]]
+    """Without what asks the planner."""
+    statements = [query["sql"] for query in queries if "idempotency_" in query["sql"]]
+    return [sql for sql in statements if not sql.startswith("EXPLAIN")]
 
 
 def test_each_column_says_how_the_key_stands(viewer: Client, make_key: MakeKey) -> None:
@@ -309,6 +314,49 @@ def test_an_index_leads_to_what_an_operator_looks_for(
         plan = "\n".join(row[0] for row in cursor.fetchall())
     assert index in plan, plan
     assert "Seq Scan" not in plan, plan
+
+
+@pytest.mark.postgresql
+def test_a_filter_without_an_index_is_looked_for_as_long_as_there_is_time(
+    viewer: Client, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "CHEAP", -1)
+    monkeypatch.setattr(walks, "STEP", 2)
+    monkeypatch.setattr(IdempotencyKeyAdmin, "list_per_page", 2)
+    keys = [
+        make_key("failed" if number in (0, 1, 2, 9) else "succeeded", key=f"key-{number}")
+        for number in range(10)
+    ]
+
+    def page_with_time_for(steps: int, query: str) -> Any:
+        clock = count(0)
+        monkeypatch.setattr(walks, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr(changelists, "WALKING", timedelta(seconds=steps + 0.5))
+        return viewer.get(LIST + query)
+
+    def shown(page: Any) -> list[str]:
+        return [key.key for key in page.context["cl"].result_list]
+
+    page = page_with_time_for(2, "?state__exact=failed")
+    assert shown(page) == ["key-9"]
+    assert f"from number {keys[6].pk} on were looked at" in page.content.decode()
+    older = link(page, "next")
+    assert older is not None
+
+    page = page_with_time_for(2, older)
+    assert shown(page) == ["key-2"]
+    page = page_with_time_for(9, link(page, "next") or "")
+    assert shown(page) == ["key-1", "key-0"]
+    assert link(page, "next") is None
+    assert "were looked at" not in page.content.decode()
+    # Backwards it would be as far: to the newest page.
+    newer = link(page, "prev")
+    assert newer is not None
+    assert "newer=" not in newer
+
+    page = page_with_time_for(9, "?state__exact=failed")
+    assert shown(page) == ["key-9", "key-2"]
+    assert shown(page_with_time_for(9, link(page, "next") or "")) == ["key-1", "key-0"]
 
 
 def test_markup_in_a_key_is_text(viewer: Client, make_key: MakeKey) -> None:
