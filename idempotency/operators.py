@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings as django_settings
 from django.db import transaction
 from django.http import HttpRequest
+from django.utils import translation
 
 from idempotency import settling, signals
 from idempotency.conf import settings
@@ -125,7 +127,8 @@ def settle(
     writes is written with that or not at all.
     """
     resolution = Resolution(actor, reason, data or {}, also)
-    return settling.settle(get_store(using), key_id, seen, outcome, resolution)
+    with _language_of_the_service():
+        return settling.settle(get_store(using), key_id, seen, outcome, resolution)
 
 
 def stands_as(seen: Seen, key_id: int, using: str) -> bool:
@@ -153,4 +156,10 @@ def final_answer(request: HttpRequest | None, seen: Seen) -> RecordedResponse:
     Past a recovery point the effect may have happened, so nobody is told to ask for it anew.
     """
     error = EndedUnsettled() if seen.recovery_point else ForceFailed()
-    return record(problem_response(error, request))
+    with _language_of_the_service():
+        return record(problem_response(error, request))
+
+
+def _language_of_the_service() -> translation.override:
+    # What a client hears for ever is not in the language of an operator's browser.
+    return translation.override(django_settings.LANGUAGE_CODE)
