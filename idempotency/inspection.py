@@ -1,12 +1,12 @@
-"""A key in plain words: what happened to it, and what a retry would get now.
+"""A key in plain words: how it stands, and what a retry would get now. ``story.py`` tells what
+happened to it.
 
-The functions of :class:`KeyFacts` are pure; :func:`facts_of` and :func:`story_of` read what they
-are given and ask the database nothing.
+The functions of :class:`KeyFacts` are pure; :func:`facts_of` reads what it is given and asks the
+database nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -16,10 +16,9 @@ from django.utils.translation import gettext as _
 
 from idempotency import operations
 from idempotency.core.states import State
-from idempotency.models import EventKind, IdempotencyKey, KeyEvent, StoredResponse
+from idempotency.models import IdempotencyKey, StoredResponse
 
 __all__ = [
-    "Chapter",
     "KeyFacts",
     "Repeatable",
     "Risk",
@@ -29,7 +28,6 @@ __all__ = [
     "other_request",
     "retry_now",
     "risk_of_force_fail",
-    "story_of",
 ]
 
 
@@ -89,10 +87,12 @@ def facts_of(key: IdempotencyKey, now: datetime, answer: StoredResponse | None =
 
 
 def operation_of(key: IdempotencyKey) -> str:
-    """The name of the operation that a key stands for; empty for atomic work and settled keys."""
+    """The name of the operation that a key stands for; empty for atomic work."""
+    if not key.recovery_point:
+        return ""
     context: Any = key.context
     name = context.get("operation", "") if isinstance(context, dict) else ""
-    return str(name)
+    return str(name) or key.operation
 
 
 def _repeatable(key: IdempotencyKey, now: datetime) -> Repeatable:
@@ -199,104 +199,3 @@ def freed_leads_to_doubt(facts: KeyFacts) -> bool:
     """Freeing the key for a retry would not help: unless the other side can be asked, the retry
     would put it in doubt (again)."""
     return bool(facts.recovery_point) and facts.repeatable is not Repeatable.YES
-
-
-@dataclass(frozen=True, slots=True)
-class Chapter:
-    """One line of a key's story. ``at`` None: now."""
-
-    at: datetime | None
-    title: str
-    text: str = ""
-    #: "good", "bad", "warn" or "" for how it looks; the words never depend on it.
-    tone: str = ""
-    actor: str = ""
-
-
-def story_of(key: IdempotencyKey, facts: KeyFacts, events: Iterable[KeyEvent]) -> list[Chapter]:
-    """The story of a key in order: created, what its events tell, how it stands, when it expires.
-
-    Only what is not routine leaves an event, so a first attempt that failed and was repeated shows
-    as the number of the present attempt.
-    """
-    first = Chapter(key.created_at, _("First request"), _("The key was claimed; attempt 1 began."))
-    past = [first, *map(_event, sorted(events, key=lambda event: event.at))]
-    # An event that brought the ending about is written a moment after it.
-    return past + _ending(key, facts) + _present(key, facts) + _expiry(key, facts)
-
-
-_TONES = {
-    EventKind.TAKEOVER: "warn",
-    EventKind.RECLAIMED: "warn",
-    EventKind.FORCE_FAILED: "bad",
-    EventKind.IN_DOUBT: "bad",
-    EventKind.RESOLVED: "good",
-    EventKind.DAY_MISSING: "warn",
-}
-
-
-def _event(event: KeyEvent) -> Chapter:
-    texts = {
-        EventKind.TAKEOVER: _("A lease ran out; attempt %(attempt)d took over."),
-        EventKind.RECLAIMED: _("The lease of attempt %(attempt)d ran out; a job freed the key."),
-        EventKind.FORCE_FAILED: _("An operator ended attempt %(attempt)d: %(reason)s"),
-        EventKind.IN_DOUBT: _("Attempt %(attempt)d ended without anybody knowing how: %(reason)s"),
-        EventKind.RESOLVED: _("The doubt was settled: %(reason)s"),
-        EventKind.REUSED: _(
-            "The key had been used before, under record %(previous)s, and expired."
-        ),
-        EventKind.DAY_MISSING: _(
-            "The partition of the day was missing; %(used)s was used instead."
-        ),
-    }
-    data: Any = event.data if isinstance(event.data, dict) else {}
-    values = {
-        "attempt": event.attempt,
-        "reason": event.reason,
-        "previous": data.get("previous_id", "?"),
-        "used": data.get("used", "?"),
-    }
-    # A kind of a later release may be in the table while this one still runs.
-    kind = EventKind(event.kind) if event.kind in EventKind.values else None
-    title = str(kind.label if kind else event.kind).capitalize()
-    text = texts[kind] % values if kind else event.reason
-    return Chapter(event.at, title, text, _TONES.get(kind, "") if kind else "", event.actor)
-
-
-def _ending(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
-    if key.completed_at is None:
-        return []
-    if facts.state is State.SUCCEEDED:
-        title = _("Answered") if facts.status is None else _("Answered %d") % facts.status
-        if facts.ended:
-            text = _("An operator stored this answer for every retry.")
-            return [Chapter(key.completed_at, title, text, "bad")]
-        text = _("Attempt %d completed; work and answer were committed together.") % facts.attempt
-        return [Chapter(key.completed_at, title, text, "good")]
-    text = _("Attempt %(attempt)d ended: %(reason)s") % {
-        "attempt": facts.attempt,
-        "reason": key.failure or _("no reason was noted"),
-    }
-    return [Chapter(key.completed_at, _("Failed"), text, "bad")]
-
-
-def _present(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
-    if facts.state is State.IN_DOUBT:
-        text = _("The reconciling job asks the other side; an operator may settle it as well.")
-        return [Chapter(None, _("In doubt"), text, "bad")]
-    if facts.state is not State.PROCESSING:
-        return []
-    if not facts.lease_over:
-        return [Chapter(None, _("Running"), _("Attempt %d holds the lease.") % facts.attempt)]
-    text = _("The lease of attempt %d is over; nothing has picked the key up yet.") % facts.attempt
-    if key.failure:
-        text = f"{text} {_('Its last word: %s') % key.failure}"
-    return [Chapter(key.lease_expires_at, _("Stuck"), text, "warn")]
-
-
-def _expiry(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
-    if key.expires_at is None:
-        return []
-    if facts.expired:
-        return [Chapter(key.expires_at, _("Expired"), _("The key may be used for a new request."))]
-    return [Chapter(key.expires_at, _("Expires"), _("From then on the key counts as unused."))]

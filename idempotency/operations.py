@@ -28,6 +28,7 @@ from idempotency.core.keys import log_digest
 from idempotency.core.policies import Policy, Verdict
 from idempotency.core.responses import RecordedResponse
 from idempotency.definitions import (
+    Amount,
     Done,
     NotSent,
     Operation,
@@ -45,6 +46,7 @@ from idempotency.stores.sessions import Commit, replace_if_broken
 
 __all__ = [
     "PREPARED",
+    "Amount",
     "Done",
     "NotSent",
     "Operation",

@@ -11,8 +11,8 @@ from typing import Any
 
 from rest_framework.request import Request
 
-from idempotency.operations import Done, Operation, Outcome, Refused, Reply
-from payments import charges, exceptions, problems, refunds
+from idempotency.operations import Amount, Done, Operation, Outcome, Refused, Reply
+from payments import charges, currencies, exceptions, problems, refunds
 from payments.api import key_id_of
 from payments.authentication import merchant_of
 from payments.exception_handler import problem_of, refusals
@@ -32,7 +32,22 @@ class OfGateway:
         return getattr(get_gateway(), self.name)
 
 
-class CreateCharge(Operation):
+class AtGateway(Operation):
+    """What people may have to decide about: how much it is, and how the gateway ended it."""
+
+    def amount_of(self, context: dict[str, Any]) -> Amount | None:
+        # A refund of a release before ours has no currency: it counts as above every limit.
+        amount, currency = context["amount"], context.get("currency", "")
+        text = currencies.format_amount(amount=amount, currency=currency) if currency else ""
+        return Amount(amount, currency, text)
+
+    def result_by_hand(
+        self, context: dict[str, Any], *, done: bool, record: str
+    ) -> dict[str, Any] | None:
+        return {"id": record} if done else {"code": record[:64]}
+
+
+class CreateCharge(AtGateway):
     """Ask the gateway for money; 201, or 402 when it refuses."""
 
     name = "payments.charge"
@@ -82,7 +97,7 @@ class CreateCharge(Operation):
         charges.withdraw(public_id=context["charge"])
 
 
-class CreateRefund(Operation):
+class CreateRefund(AtGateway):
     """Set the amount aside, then ask the gateway to give it back; 201, or 422."""
 
     name = "payments.refund"
@@ -112,6 +127,7 @@ class CreateRefund(Operation):
             "refund": refund.public_id,
             "gateway_charge": refund.charge.gateway_reference,
             "amount": refund.amount,
+            "currency": refund.currency,
         }
 
     def call(self, context: dict[str, Any], key: str) -> Outcome:

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from idempotency import inspection
+from idempotency import inspection, replays, story
 from idempotency.admin import force_fail
 from idempotency.admin.answers import show_answer, show_json
 from idempotency.admin.cells import age, badge, lease_left, moment, named
@@ -57,6 +57,22 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
     def has_view_response_body_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Behind stored bodies and what an operation keeps: both may hold personal data."""
         return request.user.has_perm("idempotency.view_response_body")
+
+    def has_ask_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Behind asking the other side about an operation. Asking again may settle it."""
+        return request.user.has_perm("idempotency.ask_idempotencykey")
+
+    def has_settle_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Behind settling an operation by a person's own word."""
+        return request.user.has_perm("idempotency.settle_idempotencykey")
+
+    def _may_know(self, request: HttpRequest) -> bool:
+        """Who sees downstream keys: whoever may have to name one to the other side's support."""
+        return (
+            self.has_view_response_body_permission(request)
+            or self.has_ask_permission(request)
+            or self.has_settle_permission(request)
+        )
 
     # The list
 
@@ -122,6 +138,14 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
         events = KeyEvent.objects.using(using).filter(key_id=key.pk).order_by("-at", "-id")
         newest = list(events[: SHOWN_EVENTS + 1])
         may_see_body = self.has_view_response_body_permission(request)
+        told = story.Material(
+            key,
+            facts,
+            newest[:SHOWN_EVENTS],
+            replays=replays.read(bytes(key.digest)),
+            downstream_key=story.downstream_key_of(key) if self._may_know(request) else "",
+            cut=len(newest) > SHOWN_EVENTS,
+        )
         return {
             "title": _("Idempotency key"),
             "subtitle": None,
@@ -130,11 +154,9 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
             "retry_now": inspection.retry_now(facts),
             "other_request": inspection.other_request(facts),
             "rows": self._rows(key, facts),
-            "story": [
-                (chapter, moment(chapter.at, now))
-                for chapter in inspection.story_of(key, facts, newest[SHOWN_EVENTS - 1 :: -1])
-            ],
-            "more_events": len(newest) > SHOWN_EVENTS,
+            "story": [(it, moment(it.at, now)) for it in story.story_of(told)],
+            "more_events": told.cut,
+            "not_recorded": story.not_recorded(key, replays_noted=replays.noted()),
             "answer": answer and show_answer(answer, may_see_body=may_see_body),
             "kept_context": show_json(key.context) if key.context and may_see_body else None,
             "may_force_fail": self.has_force_fail_permission(request),

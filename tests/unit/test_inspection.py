@@ -11,7 +11,7 @@ import pytest
 from idempotency import inspection
 from idempotency.core.states import State
 from idempotency.inspection import KeyFacts, Repeatable, Risk
-from idempotency.models import EventKind, IdempotencyKey, KeyEvent
+from idempotency.models import IdempotencyKey
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -130,81 +130,15 @@ def key(state: State, **fields: Any) -> IdempotencyKey:
     return IdempotencyKey(pk=1, state=state.value, **values)
 
 
-def event(kind: str, minutes_ago: int, **fields: Any) -> KeyEvent:
-    return KeyEvent(key_id=1, kind=kind, at=NOW - timedelta(minutes=minutes_ago), **fields)
-
-
-def titles(row: IdempotencyKey, *events: KeyEvent) -> list[str]:
-    facts = inspection.facts_of(row, NOW)
-    return [chapter.title for chapter in inspection.story_of(row, facts, events)]
-
-
-def test_a_story_is_told_in_order_up_to_the_expiry() -> None:
-    row = key(
-        State.SUCCEEDED,
-        attempt=3,
-        completed_at=NOW - timedelta(minutes=1),
-        expires_at=NOW + timedelta(hours=24),
-    )
-    told = titles(
-        row,
-        event("takeover", 5, attempt=3),
-        event("reclaimed", 7, attempt=1),
-        event("reused", 10, data={"previous_id": 7}),
-    )
-    assert told == [
-        "First request",
-        "Reused after expiry",
-        "Reclaimed",
-        "Taken over",
-        "Answered",
-        "Expires",
-    ]
-
-
-def test_the_story_of_a_stuck_key_ends_where_its_lease_did() -> None:
-    row = key(
-        State.PROCESSING,
-        lease_expires_at=NOW - timedelta(minutes=2),
-        failure="timeout in the call",
-    )
-    facts = inspection.facts_of(row, NOW)
-    last = inspection.story_of(row, facts, [])[-1]
-    assert (last.title, last.at) == ("Stuck", NOW - timedelta(minutes=2))
-    assert "timeout in the call" in last.text
-
-
-@pytest.mark.parametrize(
-    ("row", "ending"),
-    [
-        (key(State.PROCESSING, lease_expires_at=NOW + timedelta(seconds=5)), ["Running"]),
-        (key(State.IN_DOUBT), ["In doubt"]),
-        (key(State.FAILED, completed_at=NOW, expires_at=NOW), ["Failed", "Expired"]),
-    ],
-)
-def test_a_story_ends_with_how_the_key_stands(row: IdempotencyKey, ending: list[str]) -> None:
-    assert titles(row) == ["First request", *ending]
-
-
-def test_a_key_ended_for_good_is_not_told_as_a_success() -> None:
-    row = key(State.SUCCEEDED, completed_at=NOW, expires_at=NOW + timedelta(1), failure="asked")
-    chapters = inspection.story_of(row, inspection.facts_of(row, NOW), [])
-    assert chapters[1].text == "An operator stored this answer for every retry."
-    assert chapters[1].tone == "bad"
-
-
-@pytest.mark.parametrize("kind", [*EventKind.values, "of_a_later_release"])
-def test_every_kind_of_event_can_be_told(kind: str) -> None:
-    row = key(State.IN_DOUBT)
-    told = event(kind, 3, attempt=2, reason="100% sure", actor="maria", data={})
-    chapter = inspection.story_of(row, inspection.facts_of(row, NOW), [told])[1]
-    assert chapter.title
-    assert chapter.text
-    assert chapter.actor == "maria"
-
-
 def test_an_operation_that_this_process_does_not_know_is_not_called_repeatable() -> None:
     context = {"operation": "nobody.knows", "ttl": 1, "context": {}}
     row = key(State.IN_DOUBT, recovery_point="prepared", context=context)
     assert inspection.facts_of(row, NOW).repeatable is Repeatable.UNKNOWN
     assert inspection.operation_of(row) == "nobody.knows"
+
+
+def test_the_operation_of_a_settled_key_is_still_known() -> None:
+    row = key(State.SUCCEEDED, recovery_point="prepared", operation="payments.charge")
+    assert inspection.operation_of(row) == "payments.charge"
+    withdrawn = key(State.FAILED, operation="payments.charge")
+    assert inspection.operation_of(withdrawn) == ""
