@@ -9,7 +9,7 @@ datetime.timedelta(days=1)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -65,6 +65,8 @@ DEFAULTS: dict[str, Any] = {
     "PROBLEM_TYPE_BASE": None,
     "STORE": None,
     "SECRET": None,
+    "ENCRYPTION_KEYS": (),
+    "MASKED_FIELDS": (),
     "CHECK_UNPROTECTED": False,
     "UNPROTECTED_ALLOWED": (),
 }
@@ -91,6 +93,7 @@ _SEQUENCES = frozenset(
         "METHODS",
         "FINGERPRINT_EXCLUDE",
         "FINGERPRINT_EXCLUDE_ALLOWED",
+        "MASKED_FIELDS",
         "STORED_STATUSES",
         "UNPROTECTED_ALLOWED",
     }
@@ -155,7 +158,9 @@ class Settings:
     redis_timeout: timedelta
     problem_type_base: str | None
     store: str | None
-    secret: str | bytes | None
+    secret: str | bytes | None = field(repr=False)
+    encryption_keys: tuple[str | bytes | None, ...] = field(repr=False)
+    masked_fields: tuple[str, ...]
     check_unprotected: bool
     unprotected_allowed: tuple[str, ...]
 
@@ -222,6 +227,18 @@ def limits(value: Any, name: str) -> tuple[tuple[str, int], ...] | None:
     return tuple(value.items())
 
 
+def secrets(value: Any, name: str) -> tuple[str | bytes | None, ...]:
+    """Several secrets as a tuple. What is wrong with them is said without showing them."""
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(one, (str, bytes)) or (one is None and place == 0)
+        for place, one in enumerate(value)
+    ):
+        raise ImproperlyConfigured(
+            f"{name} must be a list of keys, the newest first; None only in the first place."
+        )
+    return tuple(value)
+
+
 @cache
 def settings() -> Settings:
     """The settings in force. Cached until Django reports that a setting changed
@@ -245,6 +262,8 @@ def _read(name: str, value: Any) -> Any:
         return sequence(value, shown)
     if name == "FOUR_EYES_ABOVE":
         return limits(value, shown)
+    if name == "ENCRYPTION_KEYS":
+        return secrets(value, shown)
     if name in _NUMBERS:
         return number(value, shown, *_NUMBERS[name])
     return choice(value, shown, CHOICES[name]) if name in CHOICES else value

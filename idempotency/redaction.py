@@ -4,6 +4,8 @@ This library's own log lines name a key by its digest. Lines of others may quote
 path that holds it, an error of the database that shows a row. ``redactor()`` makes the function
 for the end of a logging pipeline; ``RequestIdMiddleware`` says what to hide for each request.
 
+So is what ``masking`` hides elsewhere, where a line names it: ``"password": "…"``, ``token=…``.
+
 A value is hidden where it stands in a line as it was sent. Values shorter than ``SHORTEST`` are
 not looked for: hiding every ``1`` would leave no log.
 """
@@ -15,9 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from idempotency.masking import HIDDEN, mask
+
 __all__ = ["HIDDEN", "SHORTEST", "hide", "hiding", "redactor"]
 
-HIDDEN = "[hidden]"
 SHORTEST = 6
 
 #: Where secrets stand in other people's lines. What matches the group stays.
@@ -30,6 +33,12 @@ _SHAPES = (
     r"((?i:bearer) +)[\x21-\x7e]+",
     # PostgreSQL shows the row that breaks a rule.
     r"(DETAIL: +).+",
+)
+
+#: A name and its value as JSON, Python or a query string write them: ``"pin": "1"``, ``pin='1'``.
+_PAIR = re.compile(
+    r"""(?P<quote>\\*["'])?(?P<name>[A-Za-z][\w.-]*)(?(quote)(?P=quote)\s*[:=]|=)\s*"""
+    r"""(?P<value>\\*"[^"]*"|\\*'[^']*'|[^\s"',;&{}\[\]()]+)"""
 )
 
 _hidden: ContextVar[set[str] | None] = ContextVar("idempotency_hidden", default=None)
@@ -65,6 +74,13 @@ def redactor(*shapes: str) -> Callable[[str], str]:
             line = line.replace(value, HIDDEN)
         for pattern in patterns:
             line = pattern.sub(r"\g<1>" + HIDDEN if pattern.groups else HIDDEN, line)
-        return line
+        return _PAIR.sub(_pair, line)
 
     return redact
+
+
+def _pair(found: re.Match[str]) -> str:
+    """A name and its value, without the value where the name is one that is masked everywhere."""
+    if not mask().hides(found["name"]):
+        return found[0]
+    return found[0][: found.start("value") - found.start()] + HIDDEN

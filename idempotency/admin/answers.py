@@ -1,4 +1,4 @@
-"""A stored answer as it can be shown: never as HTML, no secret header, no body unasked."""
+"""A stored answer as it can be shown: never as HTML, no body unasked, and never what is masked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import accumulate
 from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext as _
 
+from idempotency.masking import mask
 from idempotency.models import StoredResponse
 
 #: Bytes of a body that are shown; a page is to be read, not to carry a megabyte.
@@ -20,9 +21,6 @@ SHOWN_BINARY = 256
 #: Deeper JSON is shown as it is: indented, its size grows with the square of its depth.
 DEEPEST = 24
 
-_SECRET_HEADER = re.compile(
-    r"authorization|authenticat|cookie|token|secret|signature|credential|password|api-?key", re.I
-)
 # A string, a bracket or a comma with the blanks after it, a colon, or anything else in one run.
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s"\[\]{},:]+')
 _OPENING, _CLOSING = ("{", "["), ("}", "]")
@@ -67,8 +65,8 @@ def show_answer(answer: StoredResponse, *, may_see_body: bool) -> ShownAnswer:
 
 
 def show_json(value: object) -> str:
-    """A JSON value of ours, indented and harmless to look at."""
-    return _visible(json.dumps(value, indent=2, ensure_ascii=False))
+    """A JSON value of ours, indented, masked and harmless to look at."""
+    return _visible(mask().text(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def _status(status: int) -> str:
@@ -77,7 +75,7 @@ def _status(status: int) -> str:
 
 
 def _header_value(name: object, value: object) -> str | None:
-    return None if _SECRET_HEADER.search(str(name)) else _visible(str(value))
+    return None if mask().hides(str(name)) else _visible(str(value))
 
 
 def _body(body: bytes | None, media_type: str, may_see: bool) -> tuple[str | None, str]:
@@ -95,6 +93,7 @@ def _body(body: bytes | None, media_type: str, may_see: bool) -> tuple[str | Non
     text = _text(body[:SHOWN_BYTES], whole=len(body) <= SHOWN_BYTES)
     if text is None:
         return _hex(body), _("Not text: the first %d bytes at most are shown.") % SHOWN_BINARY
+    text = mask().text(text)
     if media_type.endswith("json") and not note:
         text = pretty_json(text)
     return _visible(text), note

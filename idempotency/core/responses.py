@@ -42,7 +42,10 @@ _PER_EXCHANGE = frozenset(
 )
 #: RFC 9110: answers that never have a body, whatever their stream or their data would say.
 WITHOUT_BODY = frozenset({204, 205, 304})
-_PER_EXCHANGE_PREFIXES = ("ratelimit", "x-ratelimit", "access-control-")
+#: Names that begin so are ours, between a store and its database: no field name has a colon in it
+#: (RFC 9110, section 5.1).
+INTERNAL = ":"
+_PER_EXCHANGE_PREFIXES = ("ratelimit", "x-ratelimit", "access-control-", INTERNAL)
 
 
 def stored_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

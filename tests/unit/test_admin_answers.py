@@ -64,6 +64,24 @@ def test_a_viewer_without_the_permission_sees_no_body() -> None:
     assert "4242" not in repr(shown)
 
 
+def test_members_that_are_masked_are_hidden_from_whoever_may_see_bodies() -> None:
+    stored = answer(b'{"id":"ch_1","amount":1.10,"card":{"number":"4242","brand":"visa"}}')
+    shown = answers.show_answer(stored, may_see_body=True)
+    assert shown.text is not None
+    assert '"amount": 1.10' in shown.text
+    assert '"number": "[hidden]"' in shown.text
+    assert "4242" not in repr(shown)
+    assert "hunter2" not in answers.show_json({"context": {"password": "hunter2"}})
+
+
+def test_a_secret_that_is_cut_in_two_is_hidden_to_its_end() -> None:
+    body = b'{"a":"' + b"x" * (answers.SHOWN_BYTES - 24) + b'","token":"hunter two"}'
+    assert b"hunt" in body[: answers.SHOWN_BYTES]
+    shown = answers.show_answer(answer(body), may_see_body=True)
+    assert shown.text is not None
+    assert shown.text.endswith('"token":"[hidden]"')
+
+
 @pytest.mark.parametrize(
     "name",
     [

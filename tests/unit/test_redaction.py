@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,12 @@ redact = redactor(r"\bsk_\w{4,}", r"(pin=)\d+")
         ('DETAIL:  Failing row contains (1, "8e03").\nnext', f"DETAIL:  {HIDDEN}\nnext"),
         ("with sk_live_8e03", f"with {HIDDEN}"),
         ("pin=1234", f"pin={HIDDEN}"),
+        ('{"client_secret": "8e03"}', f'{{"client_secret": {HIDDEN}}}'),
+        ('{"card_number":8e03,"last4":1}', f'{{"card_number":{HIDDEN},"last4":1}}'),
+        ("{'password': '8e03 8e03'}", f"{{'password': {HIDDEN}}}"),
+        (r"\"apiKey\": \"8e03\"", rf"\"apiKey\": {HIDDEN}"),
+        ("login(password='8e03', user='a')", f"login(password={HIDDEN}, user='a')"),
+        ("POST /in?token=8e03&x=1", f"POST /in?token={HIDDEN}&x=1"),
     ],
 )
 def test_secrets_are_known_by_where_they_stand(line: str, shown: str | None) -> None:
@@ -36,6 +43,20 @@ def test_secrets_are_known_by_where_they_stand(line: str, shown: str | None) -> 
 def test_what_is_no_secret_stays() -> None:
     line = "POST /v1/charges 201, key 3f2a9b0c1d2e claimed: none to processing; a?b=q"
     assert redact(line) == line
+    line = "Authorization: none; {'shipping': 'a', 'number': 1} signature = verify(token)"
+    assert redact(line) == line
+
+
+def test_logs_hide_what_a_project_masks(settings: Any) -> None:
+    line = '{"holder_name": "Jo", "city": "Oslo"}'
+    assert redact(line) == line
+    settings.IDEMPOTENCY = {"MASKED_FIELDS": ["holder_name"]}
+    assert redact(line) == f'{{"holder_name": {HIDDEN}, "city": "Oslo"}}'
+
+
+def test_settings_that_cannot_be_read_take_no_log_line_along(settings: Any) -> None:
+    settings.IDEMPOTENCY = {"MASKED_FEILDS": ["pin"]}
+    assert redact("{'pin': 8, 'a': 1}") == f"{{'pin': {HIDDEN}, 'a': 1}}"
 
 
 def test_what_a_request_brought_is_hidden_while_it_runs() -> None:
