@@ -297,6 +297,13 @@ def report_change(
     """Log a change of state and tell the listener, whose failure is not the call's."""
     level = logging.INFO if new is State.CLOSED else logging.WARNING
     logger.log(level, "breaker %s: %s, was %s", name or "(unnamed)", new.value, old.value)
+    tell_listener(name, old, new, listener)
+
+
+def tell_listener(
+    name: str, old: State, new: State, listener: Callable[[State, State], None] | None
+) -> None:
+    """Tell a listener, whose failure is not the call's."""
     if listener is None:
         return
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from idempotency.client.breaker import State
 from idempotency.client.classification import Verdict
-from idempotency.client.history import Attempt, Gate, Stop
+from idempotency.client.history import Attempt, Stop
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -75,7 +75,6 @@ def _level(attempt: Attempt) -> int:
 
 
 _STATES = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
-_SEEN = {"admitted": State.CLOSED, "probe": State.HALF_OPEN, "refused": State.OPEN}
 
 
 class PrometheusObserver:
@@ -92,9 +91,9 @@ class PrometheusObserver:
     Each has the labels ``dependency`` and ``operation``: names out of code, so their number is
     bounded. An attempt beyond the ninth counts as ``10+``.
 
-    The breaker's state is what the last attempt, or the last change (``breaker_listener``), showed
-    of it. Of several processes the last one that saw another state is believed: right for a
-    ``SharedBreaker``, and a hint where each process has a breaker of its own.
+    The breaker's state is there once it has changed (``breaker_listener``). Of several processes
+    the last one that saw another state is believed: right for a ``SharedBreaker``, and a hint where
+    each process has a breaker of its own.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -121,10 +120,9 @@ class PrometheusObserver:
         self._hedges = Counter(
             "idempotency_client_hedges", "Attempts of two copies.", names, **where
         )
-        self._shown: dict[tuple[str, str], State] = {}
         self._breaker = Gauge(
             "idempotency_client_breaker_state",
-            "The breaker as it was last seen: 0 closed, 1 half open, 2 open.",
+            "The breaker as of its last change: 0 closed, 1 half open, 2 open.",
             names,
             multiprocess_mode="livemostrecent",
             **where,
@@ -132,19 +130,8 @@ class PrometheusObserver:
 
     def breaker_listener(self, dependency: str, operation: str) -> Callable[[State, State], None]:
         """What a breaker of that operation is given as ``on_change``."""
-        return lambda old, new: self._show((dependency, operation), new)
-
-    def _look(self, where: tuple[str, str], gate: Gate) -> None:
-        """Also after Redis forgot a breaker, which is no change that anybody is told of."""
-        seen = _SEEN.get(gate)
-        # A half-open breaker refuses, too.
-        refused_probe = seen is State.OPEN and self._shown.get(where) is State.HALF_OPEN
-        if seen is not None and self._shown.get(where) is not seen and not refused_probe:
-            self._show(where, seen)
-
-    def _show(self, where: tuple[str, str], state: State) -> None:
-        self._shown[where] = state
-        self._breaker.labels(*where).set(_STATES[state])
+        gauge = self._breaker.labels(dependency, operation)
+        return lambda old, new: gauge.set(_STATES[new])
 
     def attempt_ended(self, attempt: Attempt) -> None:
         """Count the attempt."""
@@ -152,7 +139,6 @@ class PrometheusObserver:
         number = str(attempt.number) if attempt.number < 10 else "10+"
         verdict = attempt.verdict.value
         self._attempts.labels(*where, verdict, number).inc()
-        self._look(where, attempt.breaker)
         if attempt.breaker != "refused":
             self._seconds.labels(*where, verdict).observe(attempt.seconds)
         if attempt.stop is not None:

@@ -33,6 +33,7 @@ from idempotency.client.breaker import (
     Outcome,
     State,
     report_change,
+    tell_listener,
 )
 from idempotency.client.budget import BudgetPolicy, RetryBudget, Ticket
 from idempotency.client.window import exact
@@ -140,6 +141,7 @@ class SharedBreaker:
         """``clock`` measures how long a call took; all else is decided by the server's.
 
         Processes must agree on the policy: each applies its own to the common counts.
+        ``on_change`` is told as well of what other processes changed, once a call finds it so.
         """
         self.name = f"{dependency} {operation}"
         self.policy = policy or BreakerPolicy()
@@ -188,9 +190,11 @@ class SharedBreaker:
         reply = self._link.run(_breaker_script, self._key, *self._arguments, command, *about)
         if reply is not None:
             old, new = (State(_text(state)) for state in reply[4:])
-            self._state = new
+            seen, self._state = self._state, new
             if old is not new:
                 report_change(self.name, old, new, self._on_change)
+            elif seen is not new:
+                tell_listener(self.name, seen, new, self._on_change)
         return reply
 
 

@@ -301,6 +301,26 @@ def test_changes_of_state_are_told_to_the_process_that_caused_them(
     assert changes == [(State.CLOSED, State.OPEN)]
 
 
+def test_others_are_told_of_a_change_once_they_find_it_so(
+    server: redis.Redis, link: RedisLink, dependency: str
+) -> None:
+    told: list[tuple[State, State]] = []
+    policy = BreakerPolicy(minimum_calls=2)
+    breaker = SharedBreaker(link, dependency, "charge", policy)
+    other = SharedBreaker(
+        link, dependency, "charge", policy, on_change=lambda old, new: told.append((old, new))
+    )
+    fail(breaker, 2)
+    for _ in range(2):
+        with pytest.raises(BreakerOpen):
+            other.admit()
+    assert told == [(State.CLOSED, State.OPEN)]
+    # What Redis forgets was not changed by anybody.
+    server.delete(f"idempotency:client:{dependency}")
+    other.admit()
+    assert told[1:] == [(State.OPEN, State.CLOSED)]
+
+
 def test_a_client_that_decodes_replies_works_too(url: str, dependency: str) -> None:
     client = redis.Redis.from_url(url, decode_responses=True, socket_timeout=30)
     breaker = SharedBreaker(RedisLink(client), dependency, "charge")

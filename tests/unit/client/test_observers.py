@@ -223,25 +223,9 @@ def test_the_breakers_last_change_is_shown() -> None:
         where = {"dependency": "gateway", "operation": "charge"}
         return registry.get_sample_value("idempotency_client_breaker_state", where)
 
-    assert state() is None
+    assert state() == 0
     breaker.settle(breaker.admit(), Outcome.FAILURE)
     assert state() == 2
-
-
-def test_an_attempt_shows_its_breaker_too() -> None:
-    registry = CollectorRegistry()
-    observer, watching = PrometheusObserver(registry), Watching()
-    call(201, observers=[watching])
-    (attempt,) = watching.attempts
-
-    def after(gate: str) -> float | None:
-        observer.attempt_ended(attempt._replace(breaker=gate))
-        where = {"dependency": "gateway", "operation": "charge"}
-        return registry.get_sample_value("idempotency_client_breaker_state", where)
-
-    assert [after(gate) for gate in ("none", "refused", "probe", "refused", "admitted")] == [
-        *(None, 2, 1, 1, 0)
-    ]
 
 
 def test_observers_need_prometheus_only_to_count_for_it() -> None:
