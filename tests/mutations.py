@@ -366,7 +366,7 @@ MUTATIONS = (
         "idempotency/outbox/claim.sql",
         "(SELECT now FROM clock)\n    FOR UPDATE OF m SKIP LOCKED",
         "(SELECT now FROM clock)\n    FOR UPDATE OF m",
-        "test_a_message_that_somebody_has_locked_is_skipped_and_not_waited_for[statement]",
+        "test_a_message_that_somebody_has_locked_is_skipped_and_not_waited_for",
     ),
     Mutation(
         "outbox: the condition of the claim's write, ORM",

@@ -138,7 +138,6 @@ def test_a_delivery_beside_the_first_is_told_to_come_again() -> None:
     assert effects() == 1
 
 
-@pytest.mark.django_db(transaction=True)
 def test_a_delivery_after_a_crash_runs_once_the_lease_is_over() -> None:
     def die() -> None:
         book()
@@ -184,7 +183,6 @@ def test_an_id_has_1_to_255_characters(message_id: str) -> None:
         consume(message_id)
 
 
-@pytest.mark.django_db(transaction=True)
 def test_inside_a_transaction_it_is_refused() -> None:
     with transaction.atomic(), pytest.raises(RuntimeError, match=r"transaction\.atomic"):
         consume()

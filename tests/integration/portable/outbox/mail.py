@@ -13,6 +13,8 @@ from idempotency import outbox
 from idempotency.client.backoff import Fixed
 from idempotency.client.breaker import BreakerPolicy
 from idempotency.models import OutboxMessage
+from idempotency.outbox.channels import find
+from idempotency.outbox.claims import Claimed, Lane, claim
 from idempotency.outbox.dispatcher import Dispatcher, Tally
 from idempotency.outbox.messages import Ending, Message
 
@@ -83,3 +85,22 @@ def states() -> dict[str, str]:
 def history(name: str) -> list[tuple[str, int, str]]:
     rows = of(name).history.order_by("id")
     return [(row.kind, row.attempt, row.detail) for row in rows]
+
+
+def take(most: int = 100, busy: dict[Lane, int] | None = None) -> list[Claimed]:
+    """Claim once, as a dispatcher does."""
+    return claim("default", [find("mail")], busy or {}, most).claimed
+
+
+def take_all(most: int = 100) -> list[Claimed]:
+    """Claim until there is nothing more."""
+    found: list[Claimed] = []
+    while True:
+        batch = claim("default", [find("mail")], {}, most)
+        found += batch.claimed
+        if not (batch.claimed or batch.more):
+            return found
+
+
+def names(claimed: list[Claimed]) -> list[str]:
+    return [one.message.payload["name"] for one in claimed]

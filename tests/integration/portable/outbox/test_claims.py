@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import itertools
 from datetime import timedelta
-from functools import partial
-from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
-from idempotency.models import OutboxMessage
-from idempotency.outbox import marks
-from idempotency.outbox.channels import find
-from idempotency.outbox.claims import WINDOW, Batch, Claimed, Lane, claim
+from idempotency import outbox
+from idempotency.outbox import claims, marks
+from idempotency.outbox.claims import Claimed, Lane
 from idempotency.outbox.marks import Finished
 from idempotency.outbox.messages import Delivered, Retry
 from idempotency.testing import FrozenClock
-from tests.integration.portable.api import background, together
+from tests.integration.portable.api import together
 from tests.integration.portable.outbox.mail import (
     AT_ONCE,
     Mail,
     dispatch,
     history,
+    names,
     of,
     states,
+    take,
+    take_all,
     write,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("each_claim")]
-
-
-def take(most: int = 100, busy: dict[Lane, int] | None = None) -> list[Claimed]:
-    batch: Batch = claim("default", [find("mail")], busy or {}, most)
-    return batch.claimed
-
-
-def names(claimed: list[Claimed]) -> list[str]:
-    return [one.message.payload["name"] for one in claimed]
 
 
 def delivered(claimed: Claimed) -> list[Finished]:
@@ -86,31 +77,12 @@ def test_a_takeover_says_that_an_attempt_was_lost(clock: FrozenClock) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_dispatchers_at_once_claim_each_message_once() -> None:
-    for number in range(40):
-        write(f"m{number}", to=f"d{number % 20}")
-
-    def all_of_them() -> list[str]:
-        mine: list[str] = []
-        while True:
-            batch = claim("default", [find("mail")], {}, 3)
-            mine += names(batch.claimed)
-            if not (batch.claimed or batch.more):
-                return mine
-
-    claimed = itertools.chain(*together([all_of_them] * 4))
-    assert sorted(claimed) == sorted(f"m{number}" for number in range(40))
-
-
-@pytest.mark.postgresql
-@pytest.mark.django_db(transaction=True)
-def test_a_message_that_somebody_has_locked_is_skipped_and_not_waited_for(each_claim: str) -> None:
-    if each_claim == "orm":
-        pytest.skip("the portable claim waits, for a moment")
-    write("held", "free")
     with transaction.atomic():
-        OutboxMessage.objects.select_for_update().get(payload__name="held")
-        with background(take) as claimed:
-            assert names(claimed.result(timeout=20)) == ["free"]
+        for number in range(24):
+            outbox.send("mail", {"name": f"m{number}"}, destination=f"d{number % 12}")
+
+    claimed = itertools.chain(*together([lambda: names(take_all(3))] * 3))
+    assert sorted(claimed) == sorted(f"m{number}" for number in range(24))
 
 
 # Turns
@@ -144,77 +116,17 @@ def test_the_longest_due_comes_first(clock: FrozenClock) -> None:
 
 
 def test_those_that_wait_for_their_predecessor_do_not_hide_the_ones_behind_them(
-    clock: FrozenClock,
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(*(f"m{number}" for number in range(WINDOW + 20)), about="one")
+    monkeypatch.setattr(claims, "WINDOW", 5)
+    write(*(f"m{number}" for number in range(8)), about="one")
     write("free")
-    found = take_until_nothing()
+    found = take_all()
     assert names(found) == ["m0", "free"]
 
     # Its end makes the next one due at once, whatever was put off meanwhile.
     delivered(found[0])
     assert names(take()) == ["m1"]
-
-
-def take_until_nothing() -> list[Claimed]:
-    found: list[Claimed] = []
-    while True:
-        batch = claim("default", [find("mail")], {}, 100)
-        found += batch.claimed
-        if not (batch.claimed or batch.more):
-            return found
-
-
-@pytest.mark.postgresql
-def test_what_follows_a_dead_message_is_looked_at_once_in_ten_minutes(
-    clock: FrozenClock, each_claim: str
-) -> None:
-    if each_claim == "orm":
-        pytest.skip("the portable claim looks at all of them each time")
-    write(*(f"m{number}" for number in range(WINDOW + 1)), about="one")
-    OutboxMessage.objects.filter(payload__name="m0").update(state="dead", settled_at=clock.now)
-    assert take_until_nothing() == []
-    due = OutboxMessage.objects.filter(state="pending").values_list("due_at", flat=True).distinct()
-    assert list(due) == [clock.now + timedelta(minutes=10)]
-
-
-@pytest.mark.postgresql
-def test_a_claim_reads_what_is_unsent_and_not_the_table(
-    clock: FrozenClock, each_claim: str
-) -> None:
-    if each_claim == "orm":
-        pytest.skip("about the statement for PostgreSQL")
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO idempotency_outboxmessage (message_id, channel, destination, aggregate, "
-            "payload, state, attempt, due_at, created_at, queued_at, settled_at, last_error) "
-            "SELECT gen_random_uuid(), 'mail', 'dead', '', '{}', "
-            "CASE WHEN n <= 20000 THEN 'delivered' ELSE 'pending' END, 0, %s, now(), now(), "
-            "CASE WHEN n <= 20000 THEN now() END, '' FROM generate_series(1, 30000) AS n",
-            [clock.now],
-        )
-        cursor.execute("ANALYZE idempotency_outboxmessage")
-    write("healthy", to="healthy")
-
-    rows = rows_read(partial(take, busy={Lane("mail", "dead"): 0}))
-    assert rows < 100
-
-
-def rows_read(call: Any) -> int:
-    """Rows of the table that the call fetched, by whatever path."""
-
-    def read() -> int:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables "
-                "WHERE relname = 'idempotency_outboxmessage'"
-            )
-            found: int = cursor.fetchone()[0]
-        return found
-
-    before = read()
-    assert names(call()) == ["healthy"]
-    return read() - before
 
 
 def test_claims_are_by_the_databases_clock_and_not_by_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.integration.portable.api import Api, Killed, end_lease
 from tests.integration.portable.outbox.mail import Mail, dispatch
 from tests.integration.portable.test_failures import BOTH_ADAPTERS, break_a_deferred_constraint
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("each_store")]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def send_and(end: Callable[[], Any]) -> Callable[[Any], Any]:

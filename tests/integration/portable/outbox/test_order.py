@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from idempotency import outbox
 from idempotency.models import OutboxMessage
 from idempotency.outbox import Dead, Retry
 from idempotency.testing import FrozenClock
-from tests.integration.portable.api import PATIENCE, Gate, background, until
 from tests.integration.portable.outbox.mail import (
     BACKOFF,
     Mail,
@@ -69,56 +67,6 @@ def test_nothing_is_sent_ahead_of_a_message_whose_sender_died(clock: FrozenClock
     assert Mail.names() == ["a", "b"]
 
 
-@pytest.mark.postgresql  # SQLite has one writer at a time
-@pytest.mark.django_db(transaction=True)
-def test_of_two_writers_the_first_to_write_is_the_first_to_commit() -> None:
-    """Without that, the second could commit and be sent before the first is there to be seen."""
-    written, second_began = Gate(), threading.Event()
-
-    def first() -> None:
-        with transaction.atomic():
-            outbox.send("mail", {"name": "first"}, aggregate="x")
-            written()
-
-    def second() -> None:
-        with transaction.atomic():
-            second_began.set()
-            outbox.send("mail", {"name": "second"}, aggregate="x")
-
-    with background(first) as one:
-        written.wait_until_reached()
-        with background(second) as two:
-            assert second_began.wait(PATIENCE)
-            until(a_writer_waits)
-            dispatch()
-            assert (Mail.names(), two.done()) == ([], False)
-            written.open()
-            one.result(PATIENCE)
-            two.result(PATIENCE)
-    dispatch()
-    assert Mail.names() == ["first", "second"]
-
-
-def a_writer_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
-        waiting: int = cursor.fetchone()[0]
-    return waiting == 1
-
-
-@pytest.mark.postgresql
-@pytest.mark.django_db(transaction=True)
-def test_writers_of_different_aggregates_or_of_none_do_not_wait_for_each_other() -> None:
-    with transaction.atomic():
-        outbox.send("mail", {"name": "x"}, aggregate="x")
-        outbox.send("mail", {"name": "none"})
-        with background(lambda: write("y", about="y")) as other:
-            other.result(PATIENCE)
-        with background(lambda: write("also none")) as other:
-            other.result(PATIENCE)
-
-
-@pytest.mark.django_db(transaction=True)
 def test_what_rolled_back_holds_nobody(clock: FrozenClock) -> None:
     def fail() -> Any:
         with transaction.atomic():

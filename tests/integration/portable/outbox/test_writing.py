@@ -37,12 +37,6 @@ def test_without_a_transaction_it_is_refused_also_in_the_one_of_a_test() -> None
     assert not OutboxMessage.objects.exists()
 
 
-@pytest.mark.django_db(transaction=True)
-def test_without_any_transaction_it_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"Call it inside transaction\.atomic"):
-        outbox.send("mail", {})
-
-
 def test_a_misspelt_channel_is_refused_where_it_is_written() -> None:
     with transaction.atomic(), pytest.raises(UnknownChannel, match=r"'mial'.*known: .*mail"):
         outbox.send("mial", {})

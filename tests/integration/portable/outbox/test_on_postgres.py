@@ -1,0 +1,128 @@
+"""What only PostgreSQL has: many writers at once, and a claim that is one statement."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from idempotency import outbox
+from idempotency.models import OutboxMessage
+from idempotency.outbox import claims
+from idempotency.outbox.claims import Lane
+from idempotency.testing import FrozenClock
+from tests.integration.portable.api import PATIENCE, Gate, background, until
+from tests.integration.portable.outbox.mail import Mail, dispatch, names, take, take_all, write
+
+pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
+
+
+# Writers
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_writers_the_first_to_write_is_the_first_to_commit() -> None:
+    """Without that, the second could commit and be sent before the first is there to be seen."""
+    written, second_began = Gate(), threading.Event()
+
+    def first() -> None:
+        with transaction.atomic():
+            outbox.send("mail", {"name": "first"}, aggregate="x")
+            written()
+
+    def second() -> None:
+        with transaction.atomic():
+            second_began.set()
+            outbox.send("mail", {"name": "second"}, aggregate="x")
+
+    with background(first) as one:
+        written.wait_until_reached()
+        with background(second) as two:
+            assert second_began.wait(PATIENCE)
+            until(a_writer_waits)
+            dispatch()
+            assert (Mail.names(), two.done()) == ([], False)
+            written.open()
+            one.result(PATIENCE)
+            two.result(PATIENCE)
+    dispatch()
+    assert Mail.names() == ["first", "second"]
+
+
+def a_writer_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        waiting: int = cursor.fetchone()[0]
+    return waiting == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_writers_of_different_aggregates_or_of_none_do_not_wait_for_each_other() -> None:
+    with transaction.atomic():
+        outbox.send("mail", {"name": "x"}, aggregate="x")
+        outbox.send("mail", {"name": "none"})
+        with background(lambda: write("y", about="y")) as other:
+            other.result(PATIENCE)
+        with background(lambda: write("also none")) as other:
+            other.result(PATIENCE)
+
+
+# The claim
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_that_somebody_has_locked_is_skipped_and_not_waited_for() -> None:
+    write("held", "free")
+    with transaction.atomic():
+        OutboxMessage.objects.select_for_update().get(payload__name="held")
+        with background(take) as claimed:
+            assert names(claimed.result(timeout=20)) == ["free"]
+
+
+def test_what_follows_a_dead_message_is_looked_at_once_in_ten_minutes(
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "WINDOW", 5)
+    write(*(f"m{number}" for number in range(6)), about="one")
+    OutboxMessage.objects.filter(payload__name="m0").update(state="dead", settled_at=clock.now)
+    assert take_all() == []
+    due = OutboxMessage.objects.filter(state="pending").values_list("due_at", flat=True).distinct()
+    assert list(due) == [clock.now + timedelta(minutes=10)]
+
+
+def test_a_claim_reads_what_is_unsent_and_not_the_table(clock: FrozenClock) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO idempotency_outboxmessage (message_id, channel, destination, aggregate, "
+            "payload, state, attempt, due_at, created_at, queued_at, settled_at, last_error) "
+            "SELECT gen_random_uuid(), 'mail', 'dead', '', '{}', "
+            "CASE WHEN n <= 4000 THEN 'delivered' ELSE 'pending' END, 0, %s, now(), now(), "
+            "CASE WHEN n <= 4000 THEN now() END, '' FROM generate_series(1, 6000) AS n",
+            [clock.now],
+        )
+        cursor.execute("ANALYZE idempotency_outboxmessage")
+    write("healthy", to="healthy")
+
+    rows = rows_read(partial(take, busy={Lane("mail", "dead"): 0}))
+    assert rows < 100
+
+
+def rows_read(call: Any) -> int:
+    """Rows of the table that the call fetched, by whatever path."""
+
+    def read() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables "
+                "WHERE relname = 'idempotency_outboxmessage'"
+            )
+            found: int = cursor.fetchone()[0]
+        return found
+
+    before = read()
+    assert names(call()) == ["healthy"]
+    return read() - before
