@@ -137,6 +137,17 @@ class IdempotencyKey(models.Model):
         return f"{self.route} {self.key}"
 
 
+class Operations(IdempotencyKey):
+    """No rows of its own: with it the admin lists the page of how the service stands, and
+    ``view_operations`` is who may see that. The page shows no key."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = _("operations overview")
+        verbose_name_plural = _("operations overview")
+
+
 class StoredResponse(models.Model):
     """The answer to a key: status, headers and the exact body bytes.
 
