@@ -18,15 +18,22 @@ from tests.acceptance.pages import (
     new_context,
     reach,
 )
-from tests.acceptance.product import PATIENCE, Product, wait_until
+from tests.acceptance.product import PATIENCE, Jobs, Product, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.stack, pytest.mark.postgresql]
 
 PRODUCT = {"IDEMPOTENCY_LEASE": "2"}
 
 
+@pytest.fixture(scope="module")
+def jobs(product: Product) -> Iterator[Jobs]:
+    with product.jobs() as jobs:
+        yield jobs
+
+
 @pytest.fixture
-def context(browser: Browser, product: Product) -> Iterator[BrowserContext]:
+def context(product: Product, browser: Browser) -> Iterator[BrowserContext]:
+    # In this order: gunicorn would wait for the connections that a browser keeps open.
     with new_context(browser, product.url) as context:
         # Steps run in other processes, beside other tests.
         context.set_default_timeout(1000 * PATIENCE)
@@ -61,7 +68,7 @@ def places(page: Page) -> list[Any]:
 
 
 def test_one_key_has_one_effect_whatever_a_person_does_to_it(
-    page: Page, product: Product, pictures: Path
+    page: Page, product: Product, jobs: Jobs, pictures: Path
 ) -> None:
     expect(page.locator("#balance")).to_contain_text("EUR")
     before = places(page)
@@ -81,7 +88,7 @@ def test_one_key_has_one_effect_whatever_a_person_does_to_it(
     expect(press(page, "Pay with a declined card, twice")).to_have_text(
         "As promised: 402 card_declined, 402 card_declined replayed; no charge."
     )
-    kill_and_recover(page, product, pictures)
+    kill_and_recover(page, product, jobs, pictures)
     expect(press(page, "Transfer, twice")).to_have_text(
         "As promised: 201, 201 replayed; 25.50 USD left the balance."
     )
@@ -102,7 +109,7 @@ def test_one_key_has_one_effect_whatever_a_person_does_to_it(
     ]
 
 
-def kill_and_recover(page: Page, product: Product, pictures: Path) -> None:
+def kill_and_recover(page: Page, product: Product, jobs: Jobs, pictures: Path) -> None:
     outcome = press(page, "Kill the worker after the charge")
     expect(outcome).to_contain_text("nobody has saved it")
     row = page.locator("#keys tr").first
@@ -111,18 +118,17 @@ def kill_and_recover(page: Page, product: Product, pictures: Path) -> None:
     expect(page.locator("#ledger tr").first).to_contain_text("not saved by us yet")
     page.screenshot(path=pictures / "lab-killed.png", full_page=True)
 
-    recover(page, product)
+    recover(page, product, jobs)
     recovered = r"As promised: no answer, 201 replayed; one charge of 25.50 EUR. Recovered after "
     expect(outcome).to_have_text(re.compile(rf"{recovered}\d+ s."))
     expect(row.locator("td").nth(2)).to_have_text("2")  # the attempt
     expect(page.locator("#ledger tr").first).to_contain_text("Killed worker")
 
 
-def recover(page: Page, product: Product) -> None:
+def recover(page: Page, product: Product, jobs: Jobs) -> None:
     """Run the job until it has finished what the newest key stands for."""
     key = page.locator("#keys a").first.inner_text()
-    with product.jobs() as jobs:
-        wait_until(lambda: jobs.run("resume_operations") and product.state(key) == "succeeded")
+    wait_until(lambda: jobs.run("resume_operations") and product.state(key) == "succeeded")
 
 
 def take_pictures(page: Page, pictures: Path) -> None:
@@ -138,6 +144,7 @@ def test_the_lab_is_used_with_the_keyboard_alone(page: Page) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tabpanel").get_by_role("listitem")).to_have_count(7)
     expect(page.get_by_role("button", name="Pay", exact=True)).to_be_hidden()
+    check_accessible(page)
     page.keyboard.press("Home")
     reach(page, "#amount")
     page.keyboard.press("Control+A")
@@ -168,15 +175,14 @@ def test_the_lab_is_readable_in_light_and_dark_and_on_a_phone(
     check_accessible(page)
     page.get_by_role("tab", name="What each step shows").click()
     check_readable(page, ours="body")
-    check_accessible(page)
 
 
-def test_a_gateway_that_charges_twice_is_told_of(page: Page, product: Product) -> None:
+def test_a_gateway_that_charges_twice_is_told_of(page: Page, product: Product, jobs: Jobs) -> None:
     product.gateway.control(dedupe=False)
     try:
         outcome = press(page, "Kill the worker after the charge")
         expect(outcome).to_contain_text("nobody has saved it")
-        recover(page, product)
+        recover(page, product, jobs)
         expect(outcome).to_contain_text("NOT as promised: no answer, 201 replayed; 2 charges")
     finally:
         product.gateway.control(dedupe=True)
