@@ -593,6 +593,20 @@ MUTATIONS = (
         'return Event(id=event["id"], ended=_ended(event["data"]["object"]), content=body)',
         "test_an_event_that_is_sent_again_is_recorded_once_though_its_body_has_changed",
     ),
+    Mutation(
+        "lab: nothing of it outside the demo",
+        "config/lab/__init__.py",
+        "if not settings.DEMO:",
+        "if False:",
+        "test_outside_the_demo_there_is_no_lab_and_nothing_of_it_can_be_imported",
+    ),
+    Mutation(
+        "an operator's answer in the service's language",
+        "idempotency/operators.py",
+        "translation.override(django_settings.LANGUAGE_CODE)",
+        "translation.override(translation.get_language())",
+        "test_a_key_that_is_ended_in_german_answers_in_english",
+    ),
 )
 
 
