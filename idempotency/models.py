@@ -148,6 +148,17 @@ class Operations(IdempotencyKey):
         verbose_name_plural = _("operations overview")
 
 
+class Doubt(IdempotencyKey):
+    """No rows of its own: with it the admin lists the queue of what somebody has to decide. Who may
+    see keys may see it."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("in doubt queue")
+        verbose_name_plural = _("in doubt queue")
+
+
 class StoredResponse(models.Model):
     """The answer to a key: status, headers and the exact body bytes.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied
-from django.db import OperationalError, transaction
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -19,20 +18,20 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from idempotency import inspection, operators
+from idempotency import doubts, inspection
 from idempotency.admin.cells import badge, lease_left
-from idempotency.core.states import State
+from idempotency.admin.seen import read_ids, read_tokens, token_of
+from idempotency.approvals import AlreadyProposed, Person, Stake, stake_of
+from idempotency.doubts import Ending
+from idempotency.enquiry import Told
 from idempotency.inspection import KeyFacts, Risk
-from idempotency.models import STATE_LABELS, IdempotencyKey
+from idempotency.models import STATE_LABELS, Choice, IdempotencyKey
 from idempotency.operators import Seen
 
 if TYPE_CHECKING:
     from idempotency.admin.keys import IdempotencyKeyAdmin
 
-#: Keys in one confirmation: as many as a person can read.
-MOST = 100
-
-FREE, FINAL = "free", "final"
+FREE, FINAL = Choice.FREE.value, Choice.FINAL.value
 
 
 class ForceFailForm(forms.Form):
@@ -63,8 +62,7 @@ class Candidate:
     @property
     def token(self) -> str:
         """What the form carries: the record, and how it stood when the page was made."""
-        seen = Seen.of(self.key)
-        return f"{self.key.pk}:{seen.owner}:{seen.state}:{seen.recovery_point}"
+        return token_of(self.key)
 
     @property
     def badge(self) -> SafeString:
@@ -83,14 +81,12 @@ class Candidate:
         return inspection.risk_of_force_fail(self.facts)[1]
 
     @property
+    def stake(self) -> Stake:
+        return stake_of(self.key)
+
+    @property
     def freed_leads_to_doubt(self) -> bool:
         return inspection.freed_leads_to_doubt(self.facts)
-
-
-def read_ids(values: Iterable[str]) -> list[int]:
-    """Record numbers from a request; what is none is left out."""
-    numbers = [int(value) for value in values if value.isascii() and value.isdigit()]
-    return [number for number in numbers if number < 2**63][:MOST]
 
 
 def view(model_admin: IdempotencyKeyAdmin, request: HttpRequest) -> HttpResponse:
@@ -101,26 +97,11 @@ def view(model_admin: IdempotencyKeyAdmin, request: HttpRequest) -> HttpResponse
     if request.method != "POST":
         return _ask(model_admin, request, ForceFailForm(), read_ids(request.GET.getlist("key")))
     form = ForceFailForm(request.POST)
-    seen = _read_tokens(request.POST.getlist("token"))
+    seen = read_tokens(request.POST.getlist("token"))
     if not form.is_valid():
         return _ask(model_admin, request, form, list(seen))
     _end(model_admin, request, seen, form.cleaned_data)
     return HttpResponseRedirect(_back(model_admin, request, list(seen)))
-
-
-def _read_tokens(values: Iterable[str]) -> dict[int, Seen]:
-    """Record → how it stood on the page."""
-    seen: dict[int, Seen] = {}
-    for value in values:
-        number, _colon, rest = value.partition(":")
-        try:
-            owner, state, point = rest.split(":", 2)
-            shown = Seen(uuid.UUID(owner), State(state), point.replace("\0", ""))
-            seen |= dict.fromkeys(read_ids([number]), shown)
-        except ValueError:
-            # Not of our making: nothing was seen, so there is nothing to end.
-            continue
-    return seen
 
 
 def _ask(
@@ -166,16 +147,23 @@ def _end(
 ) -> None:
     """Force-fail each key that still stands as it was shown, and say what came of it."""
     keys = list(model_admin.get_queryset(request).filter(pk__in=seen).order_by("pk"))
-    done = 0
+    came = Counter[Ending]()
     for key in keys:
-        refusal = _end_one(model_admin, request, key, seen[key.pk], choice)
-        if refusal is None:
-            done += 1
+        ending = _end_one(model_admin, request, key, seen[key.pk], choice)
+        if isinstance(ending, str):
+            model_admin.message_user(request, ending, messages.ERROR)
         else:
-            model_admin.message_user(request, refusal, messages.ERROR)
-    if done:
+            came[ending] += 1
+    if done := came[Ending.DONE]:
         text = ngettext("Force-failed %d key.", "Force-failed %d keys.", done) % done
         model_admin.message_user(request, text, messages.SUCCESS)
+    if proposed := came[Ending.PROPOSED]:
+        text = ngettext(
+            "Proposed for %d key: another person has to approve.",
+            "Proposed for %d keys: another person has to approve.",
+            proposed,
+        )
+        model_admin.message_user(request, text % proposed, messages.WARNING)
     if gone := len(seen) - len(keys):
         text = ngettext("%d key is not there any more.", "%d keys are not there any more.", gone)
         model_admin.message_user(request, text % gone, messages.ERROR)
@@ -187,30 +175,38 @@ def _end_one(
     key: IdempotencyKey,
     seen: Seen,
     choice: dict[str, Any],
-) -> str | None:
-    """End one key and log it; or say why that was refused."""
+) -> Ending | str:
+    """End one key, or propose that, and log it; or say why that was refused."""
     final, reason = choice["outcome"] == FINAL, choice["reason"]
-    using = key._state.db
+    # In English, whatever the operator's language: the log is everybody's.
+    how = "final" if final else "free for retry"
+    verb = "Proposed to force-fail" if stake_of(key).two_people else "Force-failed"
+
+    def log() -> None:
+        model_admin.log_change(request, key, f"{verb} ({how}): {reason}")
+
     try:
-        # No key is ended without its line in the admin log, and no line is written without that.
-        with transaction.atomic(using=using):
-            if not operators.force_fail(
-                key.pk,
-                seen=seen,
-                actor=request.user.get_username(),
-                reason=reason,
-                final=final,
-                request=request,
-                using=using,
-            ):
-                return _refused(model_admin, request, key)
-            # In English, whatever the operator's language: the log is everybody's.
-            how = "final" if final else "free for retry"
-            model_admin.log_change(request, key, f"Force-failed ({how}): {reason}")
+        ending = doubts.decide(
+            key.pk,
+            seen=seen,
+            told=Told(Choice(choice["outcome"]), reason),
+            person=person_of(request),
+            # No key is ended without its line in the admin log, and no line written without that.
+            also=log,
+            request=request,
+            using=key._state.db,
+        )
+    except AlreadyProposed:
+        return _("Not force-failed: there is a proposal for %s already.") % key
     except OperationalError:
         text = _("Not force-failed: %s. The database did not answer in time; try again.")
         return text % key
-    return None
+    return _refused(model_admin, request, key) if ending is Ending.CHANGED else ending
+
+
+def person_of(request: HttpRequest) -> Person:
+    """Who is at the keyboard."""
+    return Person(request.user.get_username(), str(request.user.pk))
 
 
 def _refused(model_admin: IdempotencyKeyAdmin, request: HttpRequest, key: IdempotencyKey) -> str:

@@ -21,6 +21,7 @@ from idempotency.admin.answers import show_answer, show_json
 from idempotency.admin.cells import age, badge, lease_left, moment, named
 from idempotency.admin.changelists import LargeTableAdmin
 from idempotency.admin.filters import AttentionFilter, RouteFilter
+from idempotency.admin.seen import read_ids
 from idempotency.core.keys import log_digest
 from idempotency.models import IdempotencyKey, KeyEvent, StoredResponse
 from idempotency.search import find_keys
@@ -193,7 +194,7 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any]
     ) -> HttpResponseRedirect:
         # The ticked rows and not the queryset: "all of a large table" is nothing to confirm.
-        ticked = force_fail.read_ids(request.POST.getlist(ACTION_CHECKBOX_NAME))
+        ticked = read_ids(request.POST.getlist(ACTION_CHECKBOX_NAME))
         query: dict[str, Any] = {"key": ticked}
         if request.GET:
             query["_changelist_filters"] = request.GET.urlencode()

@@ -19,7 +19,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from idempotency.admin.force_fail import read_ids
+from idempotency.admin.seen import read_ids
 from idempotency.models import MessageState, OutboxMessage
 from idempotency.outbox import operators
 from idempotency.outbox.operators import Seen
