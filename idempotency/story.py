@@ -264,10 +264,9 @@ def _replayed(told: Material) -> list[Chapter]:
     number = known.number
     text = ngettext(
         "The stored answer was sent again, once; this was when.",
-        "The stored answer was sent again %d times; this was the last.",
+        "The stored answer was sent again %(number)d times; this was the last.",
         number,
-    )
-    text = text % number if number > 1 else text
+    ) % {"number": number}
     if known.first < told.key.created_at.replace(microsecond=0):
         text = _("The stored answer was sent again; this was the last time.")
     return [Chapter(known.last, _("Replayed"), text)]
