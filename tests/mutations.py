@@ -359,7 +359,7 @@ MUTATIONS = (
         "        AND m.state IN ('pending', 'sending') AND m.due_at <= (SELECT now FROM clock)\n"
         "    FOR UPDATE",
         "    FOR UPDATE",
-        "test_dispatchers_at_once_claim_each_message_once[statement]",
+        "test_a_claim_that_looked_before_another_one_committed_takes_nothing",
     ),
     Mutation(
         "outbox: the row locks that others skip, statement",

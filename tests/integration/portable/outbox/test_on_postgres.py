@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from idempotency import outbox
 from idempotency.models import OutboxMessage
 from idempotency.outbox import claims
-from idempotency.outbox.claims import Lane
+from idempotency.outbox.claims import Claimed, Lane
 from idempotency.testing import FrozenClock
 from tests.integration.portable.api import PATIENCE, Gate, background, until
 from tests.integration.portable.outbox.mail import Mail, dispatch, names, take, take_all, write
@@ -43,7 +43,7 @@ def test_of_two_writers_the_first_to_write_is_the_first_to_commit() -> None:
         written.wait_until_reached()
         with background(second) as two:
             assert second_began.wait(PATIENCE)
-            until(a_writer_waits)
+            until(somebody_waits_for_an_advisory_lock)
             dispatch()
             assert (Mail.names(), two.done()) == ([], False)
             written.open()
@@ -53,7 +53,7 @@ def test_of_two_writers_the_first_to_write_is_the_first_to_commit() -> None:
     assert Mail.names() == ["first", "second"]
 
 
-def a_writer_waits() -> bool:
+def somebody_waits_for_an_advisory_lock() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
         waiting: int = cursor.fetchone()[0]
@@ -81,6 +81,41 @@ def test_a_message_that_somebody_has_locked_is_skipped_and_not_waited_for() -> N
         OutboxMessage.objects.select_for_update().get(payload__name="held")
         with background(take) as claimed:
             assert names(claimed.result(timeout=20)) == ["free"]
+
+
+#: In place of the database's clock: stops until a test lets it go on.
+STOPPED_CLOCK = """
+CREATE SCHEMA stopped;
+CREATE FUNCTION stopped.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(42);
+    RETURN pg_catalog.clock_timestamp();
+END $$
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_claim_that_looked_before_another_one_committed_takes_nothing() -> None:
+    def late() -> list[Claimed]:
+        execute("SET search_path = stopped, public, pg_catalog")
+        return take()
+
+    write("a")
+    execute(STOPPED_CLOCK)
+    try:
+        execute("SELECT pg_advisory_lock(42)")
+        with background(late) as other:
+            until(somebody_waits_for_an_advisory_lock)
+            assert names(take()) == ["a"]
+            execute("SELECT pg_advisory_unlock(42)")
+            assert other.result(PATIENCE) == []
+    finally:
+        execute("DROP SCHEMA stopped CASCADE")
+
+
+def execute(sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
 
 
 def test_what_follows_a_dead_message_is_looked_at_once_in_ten_minutes(
