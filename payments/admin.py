@@ -77,6 +77,15 @@ def link(target: Model | None) -> str:
     return format_html('<a href="{}">{}</a>', url, target)
 
 
+def link_to_key(movement: models.Movement | None) -> str:
+    """A link to the key that asked for a movement. Keys are pruned when they have expired."""
+    key_id = None if movement is None else movement.idempotency_key_id
+    if key_id is None:
+        return "-"
+    url = reverse("admin:idempotency_idempotencykey_change", args=[key_id])
+    return format_html('<a href="{}">{} {}</a>', url, _("Its story:"), key_id)
+
+
 class PostingInline(ReadOnlyInline):
     """The ledger's side of a charge, refund or transfer; the way back is on its own page."""
 
@@ -88,6 +97,7 @@ class MovementAdmin(ReadOnlyAdmin):
     """What charges, refunds and transfers have in common."""
 
     inlines = [PostingInline]
+    readonly_fields = ("idempotency_key",)
     search_fields = ("public_id__exact",)
     search_help_text = _("An id, whole.")
     sortable_by = ()
@@ -95,6 +105,10 @@ class MovementAdmin(ReadOnlyAdmin):
     @admin.display(description=_("amount"))
     def money(self, movement: models.Movement) -> str:
         return currencies.format_amount(amount=movement.amount, currency=movement.currency)
+
+    @admin.display(description=_("idempotency key"))
+    def idempotency_key(self, movement: models.Movement) -> str:
+        return link_to_key(movement)
 
 
 @admin.register(models.Merchant)
@@ -181,17 +195,25 @@ class LedgerTransactionAdmin(ReadOnlyAdmin):
     list_filter = ("kind",)
     list_select_related = ("charge", "refund", "transfer")
     sortable_by = ()
-    fields = ("kind", "about", "created")
-    readonly_fields = ("about",)
+    fields = ("kind", "about", "idempotency_key", "created")
+    readonly_fields = ("about", "idempotency_key")
     inlines = [EntryInline]
 
     @admin.display(description=_("about"))
     def about(self, posting: models.LedgerTransaction) -> str:
-        subject = posting.charge or posting.refund or posting.transfer
+        subject = self._subject(posting)
         if subject is None:
             return "-"
         route = f"admin:{subject._meta.app_label}_{subject._meta.model_name}_change"
         return format_html('<a href="{}">{}</a>', reverse(route, args=[subject.pk]), subject)
+
+    @admin.display(description=_("idempotency key"))
+    def idempotency_key(self, posting: models.LedgerTransaction) -> str:
+        return link_to_key(self._subject(posting))
+
+    @staticmethod
+    def _subject(posting: models.LedgerTransaction) -> models.Movement | None:
+        return posting.charge or posting.refund or posting.transfer
 
 
 @admin.register(models.LedgerEntry)

@@ -59,6 +59,10 @@ class Movement(models.Model):
                 fields=["public_id"], name="%(app_label)s_%(class)s_public_id_unique"
             ),
         ]
+        # From a key's page to the money it moved.
+        indexes = [
+            models.Index(fields=["idempotency_key_id"], name="%(app_label)s_%(class)s_key"),
+        ]
 
     def __str__(self) -> str:
         money = currencies.format_amount(amount=self.amount, currency=self.currency)
@@ -147,6 +151,7 @@ class Charge(Movement):
         verbose_name = _("charge")
         verbose_name_plural = _("charges")
         indexes = [
+            *Movement.Meta.indexes,
             models.Index(fields=["merchant", "-created", "-id"], name="payments_charge_page"),
         ]
         constraints = [
@@ -195,6 +200,7 @@ class Refund(Movement):
         verbose_name = _("refund")
         verbose_name_plural = _("refunds")
         indexes = [
+            *Movement.Meta.indexes,
             models.Index(fields=["charge", "-created", "-id"], name="payments_refund_page"),
         ]
         constraints = [
@@ -221,6 +227,7 @@ class Transfer(Movement):
     class Meta:
         verbose_name = _("transfer")
         verbose_name_plural = _("transfers")
+        indexes = [*Movement.Meta.indexes]
         constraints = [
             *Movement.Meta.constraints,
             models.CheckConstraint(

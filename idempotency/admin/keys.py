@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from idempotency import inspection, replays, story
+from idempotency import approvals, inspection, replays, story
 from idempotency.admin import force_fail
 from idempotency.admin.answers import show_answer, show_json
 from idempotency.admin.cells import age, badge, lease_left, moment, named
@@ -67,13 +67,12 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
         """Behind settling an operation by a person's own word."""
         return request.user.has_perm("idempotency.settle_idempotencykey")
 
+    def _may_decide(self, request: HttpRequest) -> bool:
+        return self.has_ask_permission(request) or self.has_settle_permission(request)
+
     def _may_know(self, request: HttpRequest) -> bool:
         """Who sees downstream keys: whoever may have to name one to the other side's support."""
-        return (
-            self.has_view_response_body_permission(request)
-            or self.has_ask_permission(request)
-            or self.has_settle_permission(request)
-        )
+        return self.has_view_response_body_permission(request) or self._may_decide(request)
 
     # The list
 
@@ -139,6 +138,7 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
         events = KeyEvent.objects.using(using).filter(key_id=key.pk).order_by("-at", "-id")
         newest = list(events[: SHOWN_EVENTS + 1])
         may_see_body = self.has_view_response_body_permission(request)
+        proposals = approvals.open_proposals(using, [key.pk])
         told = story.Material(
             key,
             facts,
@@ -161,6 +161,8 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
             "answer": answer and show_answer(answer, may_see_body=may_see_body),
             "kept_context": show_json(key.context) if key.context and may_see_body else None,
             "may_force_fail": self.has_force_fail_permission(request),
+            "may_decide": self._may_decide(request) and facts.is_open and bool(key.recovery_point),
+            "proposal": proposals.first() if facts.is_open else None,
             "force_fail_url": f"{self._url('force_fail')}?key={key.pk}",
         }
 
