@@ -127,5 +127,7 @@ def test_the_rules_can_be_uninstalled_and_installed_again(acme: Api) -> None:
         MigrationExecutor(connection).migrate([("payments", "0001_initial")])
         assert count() == 0
     finally:
-        MigrationExecutor(connection).migrate([("payments", "0002_ledger_rules")])
+        # To the last one: later tests need what came after the rules as well.
+        executor = MigrationExecutor(connection)
+        executor.migrate(executor.loader.graph.leaf_nodes("payments"))
     assert count() == 5
