@@ -17,6 +17,7 @@ from django.db.models import QuerySet
 
 from idempotency.conf import settings
 from idempotency.definitions import Amount, find_known
+from idempotency.kept import context_of
 from idempotency.models import Choice, IdempotencyKey, Proposal, ProposalStatus
 from idempotency.stores import clock
 from idempotency.stores.base import Seen
@@ -80,7 +81,7 @@ def stake_of(key: IdempotencyKey) -> Stake:
     limits = settings().four_eyes_above
     try:
         kept: Any = key.context or {}
-        amount = find_known(str(kept.get("operation")))().amount_of(kept["context"])
+        amount = find_known(str(kept.get("operation")))().amount_of(context_of(kept))
     except Exception:
         logger.warning("cannot say what key %s is about", key.pk, exc_info=True)
         return Stake(None, two_people=limits is not None)

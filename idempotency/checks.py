@@ -22,7 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.utils.module_loading import import_string
 
-from idempotency import partitions
+from idempotency import encryption, partitions
 from idempotency.conf import Settings, settings
 from idempotency.http.requests import POLICY_NAMES, build_policy
 from idempotency.http.routes import MUTATING, Route, mutating_routes, protected_routes
@@ -118,6 +118,20 @@ def check_reconciliation(chosen: Settings) -> Messages:
                 hint="Raise IDEMPOTENCY['RECONCILE_WITHDRAW_AFTER'] far above the lease.",
                 id="idempotency.W007",
             )
+
+
+@register(TAG, Tags.security)
+@_with_settings
+def check_encryption(chosen: Settings) -> Messages:
+    """E006: keys that cannot be used, so that no answer could be kept."""
+    try:
+        encryption.writing_key()
+    except ImproperlyConfigured as error:
+        hint = (
+            "A key is made by: python -c "
+            "'from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())'"
+        )
+        yield Error(str(error), hint=hint, id="idempotency.E006")
 
 
 def _not_positive(name: str, value: Any) -> CheckMessage:

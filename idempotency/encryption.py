@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Unreadable",
+    "bare",
     "is_readable",
     "key_of",
     "key_of_json",
@@ -71,8 +72,11 @@ def writing_key() -> str | None:
 
 
 def is_readable(key: str | None) -> bool:
-    """Whether the key of that id is there. None: in clear, so nothing is needed."""
-    return key is None or key in _keys().boxes
+    """Whether the key of that id is there. None: in clear, so none is needed."""
+    try:
+        return key is None or key in _keys().boxes
+    except ImproperlyConfigured:
+        return False
 
 
 # Bodies
@@ -102,6 +106,12 @@ def unseal(response: RecordedResponse) -> RecordedResponse:
         return response
     body = None if response.body is None else _open(key, response.body)
     return replace(response, headers=response.headers[1:], body=body)
+
+
+def bare(response: RecordedResponse) -> RecordedResponse:
+    """What is left of a sealed answer that cannot be read: all but its body."""
+    headers = tuple(pair for pair in response.headers if pair[0] != SEALED_HEADER)
+    return replace(response, headers=headers, body=None)
 
 
 # JSON
@@ -141,7 +151,10 @@ def _is_sealed(value: Any) -> bool:
 
 
 def _open(key: str, token: bytes) -> bytes:
-    box = _keys().boxes.get(key)
+    try:
+        box = _keys().boxes.get(key)
+    except ImproperlyConfigured as error:
+        raise Unreadable(str(error)) from error
     if box is None:
         raise Unreadable(
             f"It was encrypted by the key {key}, which is not in IDEMPOTENCY['ENCRYPTION_KEYS']. "

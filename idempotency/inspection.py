@@ -14,7 +14,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from idempotency import operations
+from idempotency import encryption, operations
 from idempotency.core.states import State
 from idempotency.models import IdempotencyKey, StoredResponse
 
@@ -80,10 +80,16 @@ def facts_of(key: IdempotencyKey, now: datetime, answer: StoredResponse | None =
         recovery_point=key.recovery_point,
         repeatable=_repeatable(key, now),
         status=None if answer is None else answer.status,
-        body_kept=answer is not None and answer.body is not None,
+        body_kept=answer is not None and _is_there(answer),
         # Completing clears the failure; only a force-fail leaves one on a settled key.
         ended=key.state == State.SUCCEEDED and bool(key.failure),
     )
+
+
+def _is_there(answer: StoredResponse) -> bool:
+    """Whether the body can still be sent: it was kept, and the key that sealed it is there."""
+    key = encryption.key_of(answer.headers)
+    return answer.body is not None and encryption.is_readable(key)
 
 
 def operation_of(key: IdempotencyKey) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from idempotency import spans
+from idempotency import encryption, spans
 from idempotency.conf import settings
 from idempotency.core.keys import derive_downstream_key
 from idempotency.core.policies import Policy
@@ -34,8 +34,14 @@ def envelope(
         "ttl": policy.ttl.total_seconds(),
         "limit": policy.max_response_bytes,
         "prepared": attempt,
-        "context": context,
+        "context": encryption.seal_json(context),
     }
+
+
+def context_of(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``prepare`` returned, of an ``envelope``. Raises ``encryption.Unreadable``."""
+    context: dict[str, Any] = encryption.open_json(kept["context"])
+    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +58,11 @@ class Kept:
     @classmethod
     def read(cls, key_id: int, kept: Mapping[str, Any]) -> Kept:
         """Read it from the row's context, an ``envelope``. Raises ImproperlyConfigured when this
-        process does not know the operation."""
+        process does not know the operation, or (``encryption.Unreadable``) not its key."""
         operation = find_known(kept["operation"])()
         key = downstream_key(key_id, operation, kept["prepared"])
         ttl = timedelta(seconds=kept["ttl"])
-        return cls(operation, kept["context"], key, ttl, kept["limit"])
+        return cls(operation, context_of(kept), key, ttl, kept["limit"])
 
     def is_repeatable(self, age: timedelta) -> bool:
         """Whether the call can be made again, ``age`` after the recovery point.

@@ -38,6 +38,7 @@ from idempotency.definitions import (
     Unknown,
     find,
 )
+from idempotency.encryption import Unreadable
 from idempotency.kept import Kept, attempt, envelope
 from idempotency.models import EventKind
 from idempotency.signals import announce
@@ -73,12 +74,19 @@ def resume(store: Store, lease: Lease) -> RecordedResponse:
     Raises OutcomePending while the outcome stays unknown, OutcomeInDoubt when calling again could
     repeat the effect, LeaseLost when somebody else has taken over.
     """
-    return _drive(store, lease, lease.context or {}, first=False)
+    try:
+        kept = Kept.read(lease.key_id, lease.context or {})
+    except Unreadable as error:
+        # Nobody here can go on, nor say how it ended: that takes the key, and then a retry.
+        logger.error("the operation of %s cannot be read: %s", log_digest(lease.digest), error)
+        _suspend(store, lease, "what it keeps cannot be decrypted")
+        raise OutcomePending from error
+    return _drive(_Open(store, lease, kept), first=False)
 
 
 def run_prepared(store: Store, lease: Lease, context: dict[str, Any]) -> RecordedResponse:
     """Call and finalize right after ``prepare`` committed, in the attempt that prepared."""
-    return _drive(store, lease, context, first=True)
+    return _drive(_Open(store, lease, Kept.read(lease.key_id, context)), first=True)
 
 
 def run_without_key(
@@ -121,12 +129,11 @@ class _Open:
         return self.kept.operation.name
 
 
-def _drive(store: Store, lease: Lease, kept: dict[str, Any], *, first: bool) -> RecordedResponse:
-    task = _Open(store, lease, Kept.read(lease.key_id, kept))
+def _drive(task: _Open, *, first: bool) -> RecordedResponse:
     repeatable = task.kept.is_repeatable(timedelta(0) if first else _age(task))
     if first or repeatable:
         outcome = task.kept.call()
-        announce(signals.operation_called, lease, outcome=outcome)
+        announce(signals.operation_called, task.lease, outcome=outcome)
     else:
         # An earlier attempt may have made the call, and the other side would make it again.
         outcome = task.kept.look_up()
@@ -137,7 +144,7 @@ def _drive(store: Store, lease: Lease, kept: dict[str, Any], *, first: bool) -> 
     # Not sent this time, or not there yet: an earlier attempt may have been sent. Still unknown.
     if not repeatable:
         _doubt(task, outcome.reason if first else f"{_CUT_SHORT}: {outcome.reason}")
-    _suspend(task, outcome.reason)
+    _suspend(task.store, task.lease, outcome.reason)
     raise OutcomePending
 
 
@@ -184,7 +191,7 @@ def _withdraw(task: _Open, outcome: NotSent) -> NoReturn:
             commit.watch()
             task.kept.operation.withdraw(task.kept.context)
             task.store.fail(task.lease, outcome.reason, task.kept.ttl, forget_recovery=True)
-            _note(task, EventKind.WITHDRAWN, outcome.reason)
+            _note(task.store, task.lease, EventKind.WITHDRAWN, outcome.reason)
     except LeaseLost:
         raise
     except Exception as error:
@@ -209,7 +216,7 @@ def _doubt(task: _Open, reason: str) -> NoReturn:
 
 def _leave(task: _Open, error: Exception, step: str) -> NoReturn:
     """Leave an operation whose step failed to whoever resumes it."""
-    ours = _suspend(task, f"{type(error).__name__} in {step}")
+    ours = _suspend(task.store, task.lease, f"{type(error).__name__} in {step}")
     if not ours and not isinstance(error, (DatabaseError, InterfaceError)):
         # Somebody took over and was faster, so this step found its intent done: no defect.
         raise LeaseLost from error
@@ -217,24 +224,23 @@ def _leave(task: _Open, error: Exception, step: str) -> NoReturn:
     raise OutcomePending from error
 
 
-def _note(task: _Open, kind: EventKind, reason: str) -> None:
+def _note(store: Store, lease: Lease, kind: EventKind, reason: str) -> None:
     """For a call that did not end at once. One that did needs no line: the completion tells it."""
-    task.store.note(task.lease.key_id, kind, task.lease.attempt, reason=reason)
+    store.note(lease.key_id, kind, lease.attempt, reason=reason)
 
 
-def _suspend(task: _Open, reason: str) -> bool:
+def _suspend(store: Store, lease: Lease, reason: str) -> bool:
     """End the lease now. False: it is not ours any more."""
-    replace_if_broken(task.store.using)
+    replace_if_broken(store.using)
     try:
-        with transaction.atomic(using=task.store.using):
-            task.store.suspend(task.lease, reason)
-            _note(task, EventKind.SUSPENDED, reason)
-        announce(signals.key_suspended, task.lease, reason=reason)
+        with transaction.atomic(using=store.using):
+            store.suspend(lease, reason)
+            _note(store, lease, EventKind.SUSPENDED, reason)
+        announce(signals.key_suspended, lease, reason=reason)
     except LeaseLost:
         return False
     except (DatabaseError, InterfaceError):
         # Unreachable: the next attempt finds the truth, at the latest when the lease runs out.
         # Suspending only makes that sooner.
-        digest = log_digest(task.lease.digest)
-        logger.warning("could not suspend %s", digest, exc_info=True)
+        logger.warning("could not suspend %s", log_digest(lease.digest), exc_info=True)
     return True

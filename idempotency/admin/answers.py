@@ -7,10 +7,14 @@ import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import accumulate
+from typing import Any
 
 from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext as _
 
+from idempotency import encryption
+from idempotency.core.responses import RecordedResponse
+from idempotency.encryption import Unreadable, open_json
 from idempotency.masking import mask
 from idempotency.models import StoredResponse
 
@@ -51,21 +55,39 @@ class ShownAnswer:
 
 def show_answer(answer: StoredResponse, *, may_see_body: bool) -> ShownAnswer:
     """Prepare an answer for a viewer who may or may not see bodies."""
-    headers = [ShownHeader(str(name), _header_value(name, value)) for name, value in answer.headers]
+    given, problem = _opened(answer)
+    headers = [ShownHeader(str(name), _header_value(name, value)) for name, value in given.headers]
     media_type = next((h.value or "" for h in headers if h.name.lower() == "content-type"), "")
-    body = None if answer.body is None else bytes(answer.body)
+    body = given.body
     text, note = _body(body, media_type.split(";")[0].strip().lower(), may_see_body)
     return ShownAnswer(
-        status=_status(answer.status),
+        status=_status(given.status),
         headers=headers,
         size="" if body is None else filesizeformat(len(body)),
         text=text,
-        note=note,
+        note=problem or note,
     )
 
 
-def show_json(value: object) -> str:
-    """A JSON value of ours, indented, masked and harmless to look at."""
+def _opened(answer: StoredResponse) -> tuple[RecordedResponse, str]:
+    """The answer as it was given, and why its body cannot be read."""
+    body = None if answer.body is None else bytes(answer.body)
+    stored = RecordedResponse(answer.status, tuple((n, v) for n, v in answer.headers), body)
+    try:
+        return encryption.unseal(stored), ""
+    except Unreadable as error:
+        return encryption.bare(stored), _("It cannot be read. %s") % error
+
+
+def show_json(value: Any) -> str:
+    """What a message carries, or an operation keeps for its next step: opened, indented, masked and
+    harmless to look at."""
+    try:
+        value = open_json(value)
+        if isinstance(value, dict) and "context" in value:
+            value = {**value, "context": open_json(value["context"])}
+    except Unreadable as error:
+        return _("It cannot be read. %s") % error
     return _visible(mask().text(json.dumps(value, indent=2, ensure_ascii=False)))
 
 

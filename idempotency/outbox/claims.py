@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from django.db import connections
 from django.db.models import Exists, F, OuterRef, QuerySet
 
+from idempotency import encryption
+from idempotency.encryption import Unreadable
 from idempotency.models import MessageState, OutboxMessage
 from idempotency.outbox.channels import Channel
 from idempotency.outbox.messages import Message
@@ -72,6 +74,15 @@ def claim(using: str, channels: Sequence[Channel], busy: Mapping[Lane, int], mos
     if connections[using].vendor == "postgresql":
         return _claim_at_once(using, by_name, busy, most)
     return claim_portably(using, by_name, busy, most)
+
+
+def _opened(payload: Any) -> Any:
+    """The payload as it was given; else why nobody can read it, which is no reason to claim none of
+    the others."""
+    try:
+        return encryption.open_json(payload)
+    except Unreadable as error:
+        return error
 
 
 # PostgreSQL: one statement
@@ -128,7 +139,7 @@ class _Row(NamedTuple):
             channel=self.channel,
             destination=self.destination,
             aggregate=self.aggregate,
-            payload=json.loads(self.payload),
+            payload=_opened(json.loads(self.payload)),
             attempt=self.attempt,
             created_at=self.created_at,
         )
@@ -200,7 +211,7 @@ def _claimed(row: Any, channel: Channel, owner: uuid.UUID) -> Claimed:
         channel=row.channel,
         destination=row.destination,
         aggregate=row.aggregate,
-        payload=row.payload,
+        payload=_opened(row.payload),
         attempt=row.attempt + 1,
         created_at=row.created_at,
     )

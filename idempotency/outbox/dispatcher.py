@@ -23,6 +23,7 @@ from django.db import OperationalError, router, transaction
 
 from idempotency.client.breaker import BreakerOpen, Outcome
 from idempotency.conf import settings
+from idempotency.encryption import Unreadable
 from idempotency.engine import LOST_RACE, sqlstate
 from idempotency.models import OutboxMessage
 from idempotency.outbox import channels, marks, signals
@@ -167,6 +168,8 @@ def _send(claimed: Claimed) -> Finished:
 def _deliver(claimed: Claimed) -> Ending:
     if claimed.message.attempt > claimed.channel.attempts:
         return Dead(f"none of {claimed.channel.attempts} attempts ever said how it ended")
+    if isinstance(claimed.message.payload, Unreadable):
+        return Dead(f"its payload cannot be read: {claimed.message.payload}")
     deliver: Callable[[Message], object] = claimed.channel.deliver
     try:
         ending = deliver(claimed.message)

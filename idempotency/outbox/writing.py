@@ -11,6 +11,7 @@ from typing import Any
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections, router
 
+from idempotency import encryption
 from idempotency.core.keys import length_prefixed
 from idempotency.models import OutboxMessage
 from idempotency.outbox import channels, nudging
@@ -53,7 +54,7 @@ def send(
         channel=known.name,
         destination=destination,
         aggregate=aggregate,
-        payload=payload,
+        payload=encryption.seal_json(payload, DjangoJSONEncoder),
         due_at=now,
         created_at=now,
         queued_at=now,

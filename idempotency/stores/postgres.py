@@ -19,6 +19,7 @@ from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import ClientCursor, Connection, Cursor
 
+from idempotency import encryption
 from idempotency.core.decisions import (
     Busy,
     Claim,
@@ -34,6 +35,7 @@ from idempotency.core.errors import LeaseLost
 from idempotency.core.responses import RecordedResponse
 from idempotency.stores import clock
 from idempotency.stores.database import DatabaseStore
+from idempotency.stores.rows import opened
 
 logger = logging.getLogger("idempotency")
 
@@ -80,9 +82,7 @@ class _Row(NamedTuple):
     def replay(self) -> Replay:
         if self.status is None:
             return Replay(None)
-        headers = tuple((name, value) for name, value in json.loads(self.headers))
-        body = None if self.body is None else bytes(self.body)
-        return Replay(RecordedResponse(self.status, headers, body))
+        return Replay(opened(self.id, self.status, json.loads(self.headers), self.body))
 
 
 _HELD: dict[str, Callable[[_Row], Decision]] = {
@@ -128,6 +128,7 @@ class PostgresStore(DatabaseStore):
         self, lease: Lease, response: RecordedResponse, ttl: timedelta, *, commit: bool = False
     ) -> date:
         day: date
+        response = encryption.seal(response)
         try:
             (day,) = self._call(
                 # Binds on the client: two statements in one message cannot have parameters.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -10,6 +12,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.expressions import Combinable
 from django.db.models.functions import TruncDate
 
+from idempotency import encryption
 from idempotency.core.decisions import Lease
 from idempotency.core.errors import LeaseLost
 from idempotency.core.keys import Scope
@@ -19,10 +22,26 @@ from idempotency.models import EventKind, IdempotencyKey, KeyEvent, StoredRespon
 from idempotency.stores import clock
 from idempotency.stores.base import KeyRecord
 
+logger = logging.getLogger("idempotency")
+
 
 def today() -> Combinable:
     """The database's day, in UTC."""
     return TruncDate(clock.now(), tzinfo=UTC)
+
+
+def opened(
+    key_id: int, status: int, headers: Iterable[Iterable[str]], body: bytes | None
+) -> RecordedResponse:
+    """A stored answer as it was given; without its body when nobody can read that any more. The
+    retry then hears that it is not stored, and the work does not run again."""
+    pairs = tuple((name, value) for name, value in headers)
+    stored = RecordedResponse(status, pairs, None if body is None else bytes(body))
+    try:
+        return encryption.unseal(stored)
+    except encryption.Unreadable as error:
+        logger.error("the answer of record %s cannot be read: %s", key_id, error)
+        return encryption.bare(stored)
 
 
 class Rows:
@@ -85,6 +104,7 @@ class Rows:
     def _keep_response(self, key_id: int, day: date, response: RecordedResponse) -> date:
         """Insert the response; on a missing partition use the newest day there is. Returns the day
         used."""
+        response = encryption.seal(response)
         try:
             with transaction.atomic(using=self.using):
                 self._insert_response(key_id, day, response)
@@ -122,10 +142,7 @@ class Rows:
 
     def _response(self, key_id: int, day: date) -> RecordedResponse | None:
         row = StoredResponse.objects.using(self.using).filter(key_id=key_id, day=day).first()
-        if row is None:
-            return None
-        headers = tuple((name, value) for name, value in row.headers)
-        return RecordedResponse(row.status, headers, None if row.body is None else bytes(row.body))
+        return None if row is None else opened(key_id, row.status, row.headers, row.body)
 
     def _event(self, key_id: int, kind: EventKind, attempt: int, **fields: Any) -> None:
         now = self._keys().filter(pk=key_id).annotate(now=clock.now()).values_list("now", flat=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from django.core.checks import CheckMessage, Tags, registry, run_checks
 from django.db import connections
 from django.http import HttpResponse
@@ -209,6 +211,28 @@ def test_e004_lets_other_fields_be_excluded(configure: Any, name: str) -> None:
     configure(FINGERPRINT_EXCLUDE=[name])
 
     assert found("idempotency.E004") == []
+
+
+# E006
+
+
+@pytest.mark.parametrize("key", ["hunter2", "", Fernet.generate_key().decode()[:-4], "é" * 44])
+def test_e006_a_key_that_is_none_is_named_by_its_place(configure: Any, key: str) -> None:
+    configure(ENCRYPTION_KEYS=[Fernet.generate_key(), key])
+
+    (message,) = found("idempotency.E006")
+    assert message.startswith("Key 2 of IDEMPOTENCY['ENCRYPTION_KEYS'] is no Fernet key")
+    assert not key or key not in message
+
+
+def test_e006_the_extra_is_missing(configure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(ENCRYPTION_KEYS=[Fernet.generate_key()])
+    assert found("idempotency.E006") == []
+
+    monkeypatch.setitem(sys.modules, "cryptography.fernet", None)
+    configure(ENCRYPTION_KEYS=[None, Fernet.generate_key()])
+    (message,) = found("idempotency.E006")
+    assert "needs cryptography" in message
 
 
 # W001
