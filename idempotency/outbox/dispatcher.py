@@ -68,14 +68,21 @@ class Dispatcher:
         self._resting: dict[Lane, float] = {}
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Tally:
-        """Deliver until nothing is due, or until ``stop`` says so, which ends claiming: what is
-        under way is always awaited and marked."""
-        while True:
-            more = not stop() and self._claim()
+        """Deliver until nothing is due and all is marked; or until ``stop`` says so, and then at
+        once, with sends under way that ``finish`` waits for."""
+        while not stop():
+            more = self._claim()
             if self._senders.under_way or self._unmarked:
                 self._mark(self._senders.collect(POLL))
             elif not more:
-                return self.tally
+                break
+        return self.tally
+
+    def finish(self) -> Tally:
+        """Wait for the sends under way, and mark them."""
+        while self._senders.under_way or self._unmarked:
+            self._mark(self._senders.collect(POLL))
+        return self.tally
 
     @property
     def resting(self) -> list[Lane]:

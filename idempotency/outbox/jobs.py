@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Q, QuerySet
@@ -21,8 +22,8 @@ from idempotency.stores.sessions import replace_if_broken
 
 logger = logging.getLogger("idempotency")
 
-#: Seconds for which a run goes on claiming. What it sends then may take as long as its lease; both
-#: together have to fit into the task's time limit.
+#: Seconds for which a run goes on claiming. What is under way then may take as long as its lease;
+#: both together have to fit into the task's time limit (``checks.LONGEST_LEASE``).
 CLAIMING = 30.0
 #: Seconds between two looks of a dispatcher that watches an empty outbox.
 IDLE = 0.5
@@ -32,27 +33,25 @@ _PRUNED = (MessageState.DELIVERED, MessageState.DISCARDED)
 
 
 def dispatch_outbox(using: str | None = None) -> Result:
-    """Deliver what is due, and leave. On PostgreSQL one run at a time; dispatchers that watch
-    (``watch``) may run beside it."""
+    """Deliver what is due, and leave. On PostgreSQL one run at a time claims; dispatchers that
+    watch (``watch``) may run beside it."""
     with closing(Dispatcher(using)) as dispatcher:
-        began = time.monotonic()
-
-        def out_of_time() -> bool:
-            return time.monotonic() - began >= CLAIMING
+        until = time.monotonic() + CLAIMING
 
         def work(run: Run) -> None:
-            tally = dispatcher.run(out_of_time)
-            run.done, run.failed = tally.delivered, tally.dead
-            run.more = out_of_time()
-            run.details[:] = [f"{tally.retried} to be tried again"] if tally.retried else []
+            dispatcher.run(lambda: time.monotonic() >= until)
+            run.more = time.monotonic() >= until
 
         result = run_job("dispatch_outbox", work, dispatcher.using)
         # A run that came while this one ended found the lock taken and left its message behind.
         while not (result.busy or result.more) and _is_something_due(dispatcher):
             result = run_job("dispatch_outbox", work, dispatcher.using)
-    if result.more:
-        nudging.nudge(dispatcher.using)
-    return result
+        if result.more:
+            # Somebody else may go on claiming while this one waits for its slow sends.
+            nudging.nudge(dispatcher.using)
+        tally = dispatcher.finish()
+    details = (f"{tally.retried} to be tried again",) if tally.retried else ()
+    return replace(result, done=tally.delivered, failed=tally.dead, details=details)
 
 
 def watch(using: str | None, stop: threading.Event) -> None:
@@ -65,6 +64,7 @@ def watch(using: str | None, stop: threading.Event) -> None:
                 logger.exception("the dispatcher lost its database, and goes on when it is back")
                 replace_if_broken(dispatcher.using)
             stop.wait(IDLE)
+        dispatcher.finish()
 
 
 def _is_something_due(dispatcher: Dispatcher) -> bool:

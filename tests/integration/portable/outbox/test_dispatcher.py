@@ -95,6 +95,7 @@ def test_told_to_stop_it_claims_nothing_more_and_marks_what_is_under_way(
     write("a", "b")
     with closing(Dispatcher(threads=0)) as dispatcher:
         dispatcher.run(stop=lambda: bool(Mail.arrived))
+        assert dispatcher.finish().delivered == 1
     assert states() == {"a": "delivered", "b": "pending"}
 
 
@@ -212,15 +213,27 @@ def test_a_message_committed_while_a_run_ends_is_not_left_to_beat(
     assert states() == {"late": "delivered"}
 
 
-def test_a_run_whose_time_is_up_leaves_the_rest_and_asks_for_another(
+@pytest.mark.django_db(transaction=True)
+def test_a_run_whose_time_is_up_waits_for_its_slow_sends_while_another_run_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nudged: list[str] = []
-    monkeypatch.setattr(jobs, "CLAIMING", 0.0)
-    write("a")
-    monkeypatch.setattr(jobs.nudging, "nudge", nudged.append)
-    assert jobs.dispatch_outbox().more
-    assert (states(), nudged) == ({"a": "pending"}, ["default"])
+    stalled, nudged = Gate(), threading.Event()
+    Mail.meet = lambda message: stalled() if message.payload["name"] == "slow" else None
+    write("slow", to="stalls")
+    monkeypatch.setattr(jobs, "CLAIMING", 0.3)
+    monkeypatch.setattr(jobs.nudging, "nudge", lambda using: nudged.set())
+    with background(jobs.dispatch_outbox) as first:
+        stalled.wait_until_reached()
+        assert nudged.wait(PATIENCE)
+        nudged.clear()
+        write("quick", to="healthy")
+        monkeypatch.setattr(jobs, "CLAIMING", 30.0)
+        assert jobs.dispatch_outbox().done == 1
+        assert states() == {"slow": "sending", "quick": "delivered"}
+        stalled.open()
+        result = first.result(PATIENCE)
+    assert (result.done, result.more) == (1, True)
+    assert set(states().values()) == {"delivered"}
 
 
 def test_a_dispatcher_that_watches_goes_on_after_an_outage_and_stops_when_told(
