@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import translation
 
 from payments import merchants
 from payments.models import Merchant
 
 GERMAN = {"accept-language": "de-DE,de;q=0.9,en;q=0.5"}
+
+
+@pytest.fixture(autouse=True)
+def afterwards_as_before() -> Iterator[None]:
+    # A request leaves its language to the thread; a server's next request sets its own.
+    with translation.override(translation.get_language()):
+        yield
 
 
 @pytest.mark.django_db
