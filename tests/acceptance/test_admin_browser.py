@@ -19,8 +19,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from idempotency.core.responses import RecordedResponse
-from idempotency.models import IdempotencyKey, KeyEvent
+from idempotency.models import IdempotencyKey, KeyEvent, OutboxMessage
 from tests.acceptance.pages import (
+    DESKTOP,
     LOOKS,
     PHONE,
     check_accessible,
@@ -279,6 +280,36 @@ def test_list_and_page_are_readable_in_light_and_dark_and_on_a_phone(
     check_readable(page)
     check_accessible(page)
     take(page, pictures, f"force-fail-{look}")
+
+
+def test_the_pages_of_events_and_of_the_outbox_put_nothing_in_anybodys_way(
+    page: Page, live_server: LiveServer
+) -> None:
+    stuck = stuck_key()
+    write_event(stuck, "takeover", attempt=2, at=now() - timedelta(minutes=4, seconds=30))
+    times = dict.fromkeys(("due_at", "created_at", "queued_at", "settled_at"), now())
+    message = OutboxMessage.objects.create(
+        message_id=stuck.owner, channel="mail", payload={}, state="dead", **times
+    )
+    new_staff("view_keyevent", "view_outboxmessage", "resend_outboxmessage", name="maria")
+    page.goto("/admin/")
+    page.get_by_label("Username").fill("maria")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    outbox = "/admin/idempotency/outboxmessage/"
+    for path in (
+        "/admin/idempotency/keyevent/",
+        outbox,
+        f"{outbox}{message.pk}/change/",
+        f"{outbox}resend/?message={message.pk}",
+    ):
+        answer = page.goto(path)
+        assert answer is not None
+        assert answer.status == 200
+        page.set_viewport_size(DESKTOP)
+        check_accessible(page)
+        page.set_viewport_size(PHONE)
+        check_readable(page)
 
 
 def test_in_german_the_pages_fit_a_phone_as_well(
