@@ -9,6 +9,7 @@ that leaves out is said.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable
@@ -30,12 +31,12 @@ __all__ = ["Found", "find_keys", "recent_routes"]
 #: Routes are taken from this many of the newest keys: a walk of the primary key, whatever the
 #: size of the table. A route that was silent for longer can still be given in the URL.
 RECENT_KEYS = 20_000
-#: How long a search may look where no index leads.
-PATIENCE = timedelta(seconds=0.5)
-#: Digests that are tried, and how long that may take.
-CANDIDATES = 20_000
-#: Blocks of 8 kB that tell which accounts there are.
-SAMPLED_BLOCKS = 2000
+#: How long a search may look where no index leads: the last quarter through the newest keys.
+PATIENCE = timedelta(seconds=0.6)
+#: Accounts whose digests are looked up in one statement.
+ACCOUNTS = 250
+#: Blocks of 8 kB that tell which accounts there are, and seconds for which they do.
+SAMPLED_BLOCKS, SAMPLE_LASTS = 500, 600.0
 
 #: What logs show (`core.keys.log_digest`) up to the whole digest.
 _DIGEST = re.compile(r"[0-9a-f]{12,64}")
@@ -47,6 +48,7 @@ _SAMPLE = """
     )))
     GROUP BY GROUPING SETS ((route), (tenant)) ORDER BY count(*) DESC
 """
+_LOOK_UP = "SELECT id FROM idempotency_idempotencykey WHERE digest = ANY (%s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +107,15 @@ def _of_any_tenant(keys: QuerySet[IdempotencyKey], key: str) -> Found:
     if is_cheap(named.order_by()):
         return Found(named)
     until = time.monotonic() + PATIENCE.total_seconds()
-    candidates = _among_the_known(keys, key)
+    candidates, accounts = _among_the_known(keys, key, until - PATIENCE.total_seconds() / 4)
     walked = walk(named, until - time.monotonic())
-    known = _("the keys of the accounts that a sample shows, on the routes in use")
+    known = _("the keys of the %d most active accounts on the routes in use") % accounts
     return _found(keys, candidates, walked, known)
 
 
 def _digests(routes: Iterable[str], tenants: Iterable[str], key: str) -> list[bytes]:
     """The digests of a key on these routes and of these accounts, also where the route does not
-    count; the first accounts first."""
+    count."""
     scopes = [
         scope
         for tenant in tenants
@@ -122,23 +124,54 @@ def _digests(routes: Iterable[str], tenants: Iterable[str], key: str) -> list[by
             *(Scope(route, tenant, key) for route in routes),
         )
     ]
-    return [scope.digest for scope in scopes[:CANDIDATES]]
+    return [scope.digest for scope in scopes]
 
 
-def _among_the_known(keys: QuerySet[IdempotencyKey], key: str) -> set[int]:
-    """The records of a key on the routes, and of the accounts, that a sample of the table shows."""
+def _among_the_known(
+    keys: QuerySet[IdempotencyKey], key: str, until: float
+) -> tuple[set[int], int]:
+    """The records of a key on the routes, and of the accounts, that a sample of the table shows;
+    and of how many accounts there was time to look."""
+    found, accounts = set[int](), 0
     try:
         with statement_timeout(keys.db, PATIENCE / 2):
-            with connections[keys.db].cursor() as cursor:
-                cursor.execute(_SAMPLE, [SAMPLED_BLOCKS])
-                sampled = cursor.fetchall()
-            routes = {route.name for route in protected_routes()}
-            routes |= {route for route, _tenant in sampled if route is not None}
-            tenants = [tenant for _route, tenant in sampled if tenant is not None]
-            found = keys.filter(digest__in=_digests(sorted(routes), tenants, key))
-            return set(found.order_by().values_list("pk", flat=True))
+            routes, tenants = _known(keys.db)
+        while accounts < len(tenants) and (left := until - time.monotonic()) > 0:
+            some = tenants[accounts : accounts + ACCOUNTS]
+            with statement_timeout(keys.db, timedelta(seconds=left)):
+                found |= _numbers(keys.db, _digests(routes, some, key))
+            accounts += len(some)
     except QueryTooSlow:
-        return set()
+        pass
+    return found, accounts
+
+
+def _numbers(using: str, digests: list[bytes]) -> set[int]:
+    # One array: a thousand parameters take Django longer than the look-ups take PostgreSQL.
+    with connections[using].cursor() as cursor:
+        cursor.execute(_LOOK_UP, [digests])
+        return {number for (number,) in cursor.fetchall()}
+
+
+def _known(using: str) -> tuple[list[str], list[str]]:
+    """Routes, and accounts, the most active ones first; as they were some minutes ago."""
+    sampled_at, routes, tenants = _sampled.get(using, (-math.inf, [], []))
+    if time.monotonic() - sampled_at > SAMPLE_LASTS:
+        routes, tenants = _sample(using)
+        _sampled[using] = time.monotonic(), routes, tenants
+    return routes, tenants
+
+
+def _sample(using: str) -> tuple[list[str], list[str]]:
+    with connections[using].cursor() as cursor:
+        cursor.execute(_SAMPLE, [SAMPLED_BLOCKS])
+        sampled = cursor.fetchall()
+    routes = {route.name for route in protected_routes()}
+    routes |= {route for route, _tenant in sampled if route is not None}
+    return sorted(routes), [tenant for _route, tenant in sampled if tenant is not None]
+
+
+_sampled: dict[str, tuple[float, list[str], list[str]]] = {}
 
 
 def _found(

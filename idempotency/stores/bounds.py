@@ -48,6 +48,9 @@ def is_cheap(rows: QuerySet[Any]) -> bool:
     """Whether a query is quick, by the planner's reckoning. Elsewhere tables are small."""
     if connections[rows.db].vendor != "postgresql":
         return True
-    [plan] = json.loads(rows.explain(format="json"))
+    explained = rows.explain(format="json")
+    if not explained:  # Django knows that there is nothing, and asks nobody
+        return True
+    [plan] = json.loads(explained)
     cost: float = plan["Plan"]["Total Cost"]
     return cost <= CHEAP

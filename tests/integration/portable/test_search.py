@@ -23,8 +23,10 @@ pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every table is too large to be read at once."""
+    """Every table is too large to be read at once. A slow machine changes nothing."""
     monkeypatch.setattr(bounds, "CHEAP", -1)
+    monkeypatch.setattr(search, "PATIENCE", timedelta(minutes=1))
+    search._sampled.clear()
 
 
 @pytest.fixture
@@ -33,9 +35,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def allow(number: int) -> None:
         monkeypatch.setattr(walks, "STEP", 2)
-        monkeypatch.setattr(search, "PATIENCE", timedelta(seconds=number + 0.5))
+        monkeypatch.setattr(search, "walk", lambda rows, seconds: walks.walk(rows, number + 0.5))
+        # Each of its looks at the clock takes a second.
         clock = count(0)
-        # Of a walk alone: each of its looks at the clock takes a second.
         monkeypatch.setattr(walks, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     return allow
@@ -43,7 +45,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.fixture
 def no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "CANDIDATES", 0)
+    monkeypatch.setattr(search, "_sample", lambda using: ([], []))
 
 
 def found(term: str) -> tuple[list[int], str]:
@@ -96,6 +98,35 @@ def test_records_that_are_gone_are_no_reason_to_look_on(steps: Callable[[int], N
     first.delete()
     steps(2)
     assert found("no-such-key") == ([], "")
+
+
+def test_the_sample_is_taken_anew_after_some_minutes(
+    steps: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps(0)
+    write_key(tenant="acct_a")
+    assert found("order-1")[0] == []
+    late = write_key(key="order-1", tenant="acct_new")
+    assert found("order-1")[0] == []
+    monkeypatch.setattr(search, "SAMPLE_LASTS", -1)
+    assert found("order-1")[0] == [late.pk]
+
+
+def test_accounts_are_tried_some_at_a_time_the_most_active_ones_first(
+    steps: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "ACCOUNTS", 1)
+    for tenant, number in (("acct_a", 1), ("acct_b", 3), ("acct_c", 2)):
+        for _ in range(number):
+            write_key(tenant=tenant)
+    least = write_key(key="order-1", tenant="acct_z")
+    for number in range(10):
+        write_key(key=f"other-{number}", tenant="acct_z")
+    assert search._sample("default")[1][:3] == ["acct_z", "acct_b", "acct_c"]
+    steps(0)
+    keys, advice = found("order-1")
+    assert keys == [least.pk]
+    assert "the keys of the 4 most active accounts" in advice
 
 
 @pytest.mark.usefixtures("no_sample")

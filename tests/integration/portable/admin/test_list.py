@@ -359,6 +359,15 @@ def test_a_filter_without_an_index_is_looked_for_as_long_as_there_is_time(
     assert shown(page_with_time_for(9, link(page, "next") or "")) == ["key-1", "key-0"]
 
 
+@pytest.mark.postgresql
+def test_a_search_of_a_large_table_that_finds_nothing_shows_nothing(
+    viewer: Client, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "CHEAP", -1)
+    make_key()
+    assert keys_shown(viewer, "?q=no-such-key") == []
+
+
 def test_markup_in_a_key_is_text(viewer: Client, make_key: MakeKey) -> None:
     make_key(key="<script>alert(1)</script>", route='POST /"><img src=x>', tenant="<b>bold</b>")
     page = viewer.get(LIST, {"q": "<script>alert(1)</script>"}).content
