@@ -18,13 +18,14 @@ SETTLEMENTS = (
         ["operation", "outcome"],
     )
 )
-#: Of the last run in this process: scrape the worker that runs the job.
+#: Of the last run, in whichever process: scrape the worker that runs the job.
 OVERDUE = (
     None
     if Gauge is None
     else Gauge(
         "idempotency_operations_overdue",
         "Operations without an outcome for longer than RECONCILE_ALERT_AFTER.",
+        multiprocess_mode="mostrecent",
     )
 )
 

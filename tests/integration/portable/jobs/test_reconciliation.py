@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
+from prometheus_client import REGISTRY
 
 from idempotency import maintenance, reconciliation
 from idempotency.core.decisions import Busy, InDoubt, Replay
@@ -349,21 +350,23 @@ def test_it_stops_at_its_bound_and_goes_on_the_next_time(settings: Any) -> None:
     assert [(result.done, result.more) for result in results] == [(4, True), (1, False)]
 
 
-def test_what_is_off_the_beat_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[Any] = []
-    shown: list[int] = []
-    monkeypatch.setattr(
-        "idempotency.settlement_metrics.count", lambda *labels: counted.append(labels)
-    )
-    monkeypatch.setattr("idempotency.settlement_metrics.show_overdue", shown.append)
+def test_how_it_ended_and_what_is_overdue_is_counted() -> None:
+    def counted(outcome: str) -> float:
+        labels = {"operation": Letter.name, "outcome": outcome}
+        return REGISTRY.get_sample_value("idempotency_settlements_total", labels) or 0
+
+    before = {outcome: counted(outcome) for outcome in ("done", "overdue")}
     in_doubt("good")
     in_doubt("bad")
     Shipment.found["good"] = carried
 
     reconcile(ALERT)
 
-    assert counted == [(Letter.name, "done"), (Letter.name, "overdue")]
-    assert shown == [1]
+    assert {outcome: counted(outcome) - before[outcome] for outcome in before} == {
+        "done": 1,
+        "overdue": 1,
+    }
+    assert REGISTRY.get_sample_value("idempotency_operations_overdue") == 1
 
 
 # Looking up before calling again
