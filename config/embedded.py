@@ -154,6 +154,8 @@ class Postgres(Server):
         self._make_socket_folder(user)
         settings = [] if self.durable else ["fsync=off", "full_page_writes=off"]
         settings += ["max_connections=200", "listen_addresses=", "timezone=UTC"]
+        # Rows and statements, in which there are keys and what payers wrote, stay out of its log.
+        settings += ["log_error_verbosity=terse", "log_min_error_statement=panic"]
         options = [word for setting in settings for word in ("-c", setting)]
         place = _folder_argument(self.data, user)
         self._launch([binaries / "postgres", "-D", place, "-k", self._sockets, *options], user)

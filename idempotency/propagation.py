@@ -14,7 +14,7 @@ from contextvars import ContextVar
 
 from idempotency import spans
 
-__all__ = ["HEADER", "accept", "current_request_id", "outgoing_headers", "serving"]
+__all__ = ["HEADER", "accept", "begin", "current_request_id", "outgoing_headers", "serving"]
 
 HEADER = "X-Request-ID"
 
@@ -34,6 +34,11 @@ def accept(said: str | None) -> str:
 def current_request_id() -> str:
     """The id of the request, or the task, that this code works for; empty where there is none."""
     return _request_id.get()
+
+
+def begin(request_id: str) -> None:
+    """Work for that request from now on; for none where it is empty."""
+    _request_id.set(request_id)
 
 
 @contextmanager

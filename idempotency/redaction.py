@@ -2,7 +2,7 @@
 
 This library's own log lines name a key by its digest. Lines of others may quote it all the same: a
 path that holds it, an error of the database that shows a row. ``redactor()`` makes the function
-for the end of a logging pipeline; ``RequestIdMiddleware`` says what to hide for each request.
+for the end of a logging pipeline; ``request_id_middleware`` says what to hide for each request.
 
 So is what ``masking`` hides elsewhere, where a line names it: ``"password": "…"``, ``token=…``.
 
@@ -13,13 +13,12 @@ not looked for: hiding every ``1`` would leave no log.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from idempotency.masking import HIDDEN, mask
 
-__all__ = ["HIDDEN", "SHORTEST", "hide", "hiding", "redactor"]
+__all__ = ["HIDDEN", "SHORTEST", "begin", "end", "hide", "redactor"]
 
 SHORTEST = 6
 
@@ -44,19 +43,19 @@ _PAIR = re.compile(
 _hidden: ContextVar[set[str] | None] = ContextVar("idempotency_hidden", default=None)
 
 
-@contextmanager
-def hiding() -> Iterator[None]:
-    """Hide what ``hide`` is told inside the block, for as long as the block."""
-    token = _hidden.set(set())
-    try:
-        yield
-    finally:
-        _hidden.reset(token)
+def begin() -> None:
+    """A request begins: forget what the one before it brought, and hide what ``hide`` is told."""
+    _hidden.set(set())
+
+
+def end() -> None:
+    """It has ended, with the last line that its server writes about it."""
+    _hidden.set(None)
 
 
 def hide(*values: str) -> None:
-    """Keep these out of every line that this request logs from now on. Outside ``hiding()`` it
-    does nothing."""
+    """Keep these out of every line that this request logs from now on. Outside a request it does
+    nothing."""
     hidden = _hidden.get()
     if hidden is not None:
         hidden.update(value for value in values if len(value) >= SHORTEST)

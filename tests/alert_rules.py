@@ -85,38 +85,34 @@ def _holds(expression: str, found: list[Sample]) -> bool:
 
 
 def firing_by_promtool(scraped: Iterable[Sample], folder: Path) -> set[str]:
-    """The alerts about how things stand that fire once what was scraped has lasted for ten
-    minutes."""
-    series = {
-        _spelt(sample): f"{sample.value}x10"
-        for sample in scraped
-        if sample.name.startswith("idempotency_")
-    }
-    query = {"expr": FIRING, "eval_time": "10m", "exp_samples": []}
-    printed = promtool([a_test("as it was scraped", series, [query])], folder)
+    """The alerts about how things stand that fire once what was scraped has lasted for hours."""
+    asked = {name for rule in rules() for name in metrics_in(rule.expr)}
+    series = {_spelt(it): f"{it.value}x100" for it in scraped if it.name in asked}
+    query = {"expr": 'ALERTS{alertstate="firing"}', "eval_time": "400m", "exp_samples": []}
+    test = a_test("as it was scraped", series, [query], interval="4m")
+    printed = promtool([test], folder, interval="4m")
     about_rates = {rule.alert for rule in rules() if is_about_rates(rule)}
     return set(re.findall(r'alertname="(\w+)"', printed)) - about_rates
 
 
-FIRING = 'ALERTS{alertstate="firing"}'
-
-
-def a_test(name: str, series: Mapping[str, str], queries: list[dict[str, Any]]) -> dict[str, Any]:
-    """One test of promtool's: a sample a minute, and what is asked of them."""
+def a_test(
+    name: str,
+    series: Mapping[str, str],
+    queries: list[dict[str, Any]],
+    *,
+    interval: str = "1m",
+) -> dict[str, Any]:
+    """One test of promtool's: samples at an interval, and what is asked of them."""
     given = [{"series": spelt, "values": values} for spelt, values in series.items()]
-    return {
-        "name": name,
-        "interval": "1m",
-        "input_series": given,
-        "promql_expr_test": queries,
-    }
+    about = {"name": name, "interval": interval}
+    return {**about, "input_series": given, "promql_expr_test": queries}
 
 
-def promtool(tests: list[dict[str, Any]], folder: Path) -> str:
-    """Run tests of rules; what was printed where one failed, else nothing."""
+def promtool(tests: list[dict[str, Any]], folder: Path, *, interval: str = "1m") -> str:
+    """Run tests of the rules; what was printed where one failed, else nothing."""
     assert PROMTOOL is not None
     file = folder / "alerts.test.yml"
-    rules = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    rules = {"rule_files": [str(RULES)], "evaluation_interval": interval, "tests": tests}
     file.write_text(yaml.safe_dump(rules))
     done = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True)
     return done.stdout + done.stderr if done.returncode else ""

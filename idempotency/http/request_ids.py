@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from django.core.signals import request_finished
+from django.dispatch import receiver
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -33,13 +36,22 @@ def request_id_middleware(get_response: GetResponse) -> GetResponse:
             # Some clients have one UUID for everything.
             request_id = propagation.accept(None)
         request.META[_REQUEST_ID_IN_META] = request_id
-        with propagation.serving(request_id), redaction.hiding():
-            redaction.hide(*secrets)
-            response = get_response(request)
+        propagation.begin(request_id)
+        redaction.begin()
+        redaction.hide(*secrets)
+        response = get_response(request)
         response.headers[propagation.HEADER] = request_id
         return response
 
     return serve
+
+
+@receiver(request_finished)
+def _forget(**_: Any) -> None:
+    # Not when the middleware returns: Django logs a 4xx, with its path, after that, and an answer
+    # that is streamed is not made yet.
+    propagation.begin("")
+    redaction.end()
 
 
 def _secrets(request: HttpRequest) -> list[str]:

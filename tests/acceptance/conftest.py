@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from config import embedded
+from tests.acceptance.leaks import leaks
 from tests.acceptance.pages import FLAGS
 from tests.acceptance.product import Product, Seeded, drop, seed
 from tests.plugins.gateway import GatewayProcess
@@ -40,10 +41,13 @@ def make_product(
         return made[-1]
 
     yield make
+    leaked: list[str] = []
     for product in made:
         product.stop()
+        leaked += leaks(product)
         product.gateway.close()
         drop(product.database)
+    assert leaked == []
 
 
 @pytest.fixture(scope="module")

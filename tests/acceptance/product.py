@@ -145,6 +145,8 @@ class Product:
             "PROMETHEUS_MULTIPROC_DIR": str(metrics),
         }
         self.env |= env
+        #: Those that were sent; no log may hold one.
+        self.keys: set[str] = set()
         self._running = contextlib.ExitStack()
         self._http = httpx2.Client(
             base_url=self.url,
@@ -254,6 +256,7 @@ class Product:
     def headers(self, key: str | None = None, fault: str | None = None) -> dict[str, str]:
         headers = {"Authorization": "Bearer sk_test_acme"}
         if key is not None:
+            self.keys.add(key)
             headers["Idempotency-Key"] = key
         if fault is not None:
             headers["X-Demo-Fault"] = fault

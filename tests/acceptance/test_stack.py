@@ -228,6 +228,17 @@ def test_a_second_stack_on_its_folder_is_refused(stack: Run) -> None:
     assert answers(stack.state()["url"] + "/healthz")
 
 
+def test_no_log_of_any_process_holds_the_key_or_the_api_key(stack: Run) -> None:
+    paste(stack.curl())
+    (key,) = re.findall(r"try-[0-9a-f]+", stack.curl())
+    logs = sorted((stack.data / "logs").iterdir())
+    assert {log.stem for log in logs} >= {"web", "celery", "gateway", "postgres", "valkey"}
+    for log in logs:
+        written = log.read_text(errors="replace")
+        assert key not in written
+        assert "sk_test_acme" not in written, log
+
+
 @pytest.mark.parametrize("name", ["web", "celery", "gateway"])
 def test_a_service_that_dies_is_started_again(stack: Run, name: str) -> None:
     old = stack.state()["pids"][name]

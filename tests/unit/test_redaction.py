@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from idempotency.redaction import HIDDEN, hide, hiding, redactor
+from idempotency.redaction import HIDDEN, begin, end, hide, redactor
 
 redact = redactor(r"\bsk_\w{4,}", r"(pin=)\d+")
 
@@ -59,29 +60,38 @@ def test_settings_that_cannot_be_read_take_no_log_line_along(settings: Any) -> N
     assert redact("{'pin': 8, 'a': 1}") == f"{{'pin': {HIDDEN}, 'a': 1}}"
 
 
-def test_what_a_request_brought_is_hidden_while_it_runs() -> None:
-    with hiding():
-        hide("s3cret-key", "s3cret")
-        assert (
-            redact("ValueError: 's3cret-key' and s3cret") == f"ValueError: '{HIDDEN}' and {HIDDEN}"
-        )
+@pytest.fixture
+def request_begun() -> Iterator[None]:
+    begin()
+    yield
+    end()
+
+
+@pytest.mark.usefixtures("request_begun")
+def test_what_a_request_brought_is_hidden_until_it_ends() -> None:
+    hide("s3cret-key", "s3cret")
+    assert redact("ValueError: 's3cret-key' and s3cret") == f"ValueError: '{HIDDEN}' and {HIDDEN}"
+    end()
     assert redact("s3cret-key") == "s3cret-key"
 
 
+@pytest.mark.usefixtures("request_begun")
 def test_one_request_hides_nothing_of_anothers() -> None:
-    with hiding():
-        hide("s3cret")
-        elsewhere = contextvars.Context()
-        assert elsewhere.run(redact, "s3cret") == "s3cret"
+    hide("s3cret")
+    elsewhere = contextvars.Context()
+    assert elsewhere.run(redact, "s3cret") == "s3cret"
+    begin()
+    assert redact("s3cret") == "s3cret"
 
 
+@pytest.mark.usefixtures("request_begun")
 def test_what_is_too_short_would_leave_no_log() -> None:
-    with hiding():
-        hide("1", "", "12345")
-        assert redact("1 and 12345") == "1 and 12345"
+    hide("1", "", "12345")
+    assert redact("1 and 12345") == "1 and 12345"
 
 
 def test_outside_a_request_nothing_is_remembered() -> None:
     hide("s3cret")
-    with hiding():
-        assert redact("s3cret") == "s3cret"
+    begin()
+    assert redact("s3cret") == "s3cret"
+    end()
