@@ -1,12 +1,13 @@
 """Telling a dispatcher that there is something to do, so that a message need not wait for beat.
 
-Best effort: what matters is in the table. A broker that is away costs one short attempt in
-``PAUSE`` seconds and fails nothing.
+Best effort: what matters is in the table. The broker is asked in a thread, because Celery takes
+seconds to find that it is away, and the request that has just committed must not.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 
@@ -15,10 +16,12 @@ from django.db import transaction
 logger = logging.getLogger("idempotency")
 
 TASK = "idempotency.dispatch_outbox"
-#: Seconds between two nudges of one process; what commits in between is covered by the later one.
+#: Seconds between two nudges of one process; what commits in between shares the later one.
 INTERVAL = 0.2
 #: Seconds for which a broker that failed is left alone.
 PAUSE = 10.0
+
+_sleep = time.sleep
 
 
 def nudge_on_commit(using: str) -> None:
@@ -26,51 +29,53 @@ def nudge_on_commit(using: str) -> None:
     transaction.on_commit(lambda: nudge(using), using=using, robust=True)
 
 
-class _Rhythm:
-    """When this process nudges next. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._next = 0.0
-
-    def take(self) -> float | None:
-        """Seconds until the nudge that this commit needs; None: one that is on its way is late
-        enough to find the message."""
-        with self._lock:
-            now = time.monotonic()
-            if now < self._next - INTERVAL:
-                return None
-            wait = max(0.0, self._next - now)
-            self._next = now + wait + INTERVAL
-            return wait
-
-    def rest(self, seconds: float) -> None:
-        with self._lock:
-            self._next = time.monotonic() + seconds + INTERVAL
-
-
-_rhythms: dict[str, _Rhythm] = {}
-
-
 def nudge(using: str) -> None:
-    """Ask Celery, where it is configured, for a run of the dispatcher."""
-    rhythm = _rhythms.setdefault(using, _Rhythm())
-    wait = rhythm.take()
-    if wait is None:
-        return
-    try:
-        _publish(using, wait)
-    except Exception:
-        rhythm.rest(PAUSE)
-        logger.warning("could not nudge the dispatcher; beat will", exc_info=True)
+    """Ask Celery, where it is configured, for a run of the dispatcher. Returns at once."""
+    _nudgers.setdefault(using, _Nudger(using)).ask()
 
 
-def _publish(using: str, wait: float) -> None:
+class _Nudger:
+    """Nudges for one database. A thread lives for as long as they are wanted."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._lock = threading.Lock()
+        self._wanted = self._at_work = False
+
+    def ask(self) -> None:
+        """Have one sent after this moment."""
+        with self._lock:
+            self._wanted = True
+            if self._at_work:
+                return
+            self._at_work = True
+        threading.Thread(target=self._work, name="outbox-nudge", daemon=True).start()
+
+    def _work(self) -> None:
+        while self._take():
+            try:
+                _publish(self._using)
+            except Exception:
+                logger.warning("could not nudge the dispatcher; beat will", exc_info=True)
+                _sleep(PAUSE)
+            else:
+                _sleep(INTERVAL)
+
+    def _take(self) -> bool:
+        with self._lock:
+            self._at_work, self._wanted = self._wanted, False
+            return self._at_work
+
+
+_nudgers: dict[str, _Nudger] = {}
+# A child has none of its parent's threads, and perhaps a lock that one of them held.
+os.register_at_fork(after_in_child=_nudgers.clear)
+
+
+def _publish(using: str) -> None:
     try:
         from celery import current_app
     except ImportError:  # the ``celery`` extra is not installed: a command or beat dispatches
         return
-    if not current_app.conf.broker_url:
-        return
-    options = {"countdown": wait} if wait else {}
-    current_app.send_task(TASK, kwargs={"using": using}, retry=False, expires=PAUSE, **options)
+    if current_app.conf.broker_url:
+        current_app.send_task(TASK, kwargs={"using": using}, retry=False, expires=PAUSE)

@@ -17,7 +17,7 @@ def mail(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from tests.integration.portable.outbox.mail import Mail
 
     settings.IDEMPOTENCY = settings.IDEMPOTENCY | {"REDIS_URL": None}
-    monkeypatch.setattr(nudging, "_publish", lambda *_: None)
+    monkeypatch.setattr(nudging, "nudge", lambda using: None)
     Mail.reset()
     breakers._breaker.cache_clear()
     yield
