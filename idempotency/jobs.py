@@ -7,6 +7,7 @@ Every run is bounded in batches and in time; the next one goes on.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -75,16 +76,22 @@ class Run:
 
 
 def run_job(
-    job: str, work: Callable[[Run], None], using: str | None, dry_run: bool = False
+    job: str,
+    work: Callable[[Run], None],
+    using: str | None,
+    dry_run: bool = False,
+    *,
+    budget: timedelta | None = BUDGET,
 ) -> Result:
     """Run a job on a database, by default the one that keys are written to, unless another run of
-    it is at work there; and say what it did."""
+    it is at work there; and say what it did. ``budget`` None: for as long as it takes."""
     alias = using or router.db_for_write(IdempotencyKey)
     with locks.alone(alias, job) as alone:
         if not alone:
             logger.info("%s: another run is at work on %s, so this one leaves", job, alias)
             return Result(job, alias, busy=True, dry_run=dry_run)
-        run = Run(alias, dry_run, deadline=time.monotonic() + BUDGET.total_seconds())
+        seconds = math.inf if budget is None else budget.total_seconds()
+        run = Run(alias, dry_run, deadline=time.monotonic() + seconds)
         work(run)
     result = Result(
         job, alias, run.done, run.failed, run.more, dry_run=dry_run, details=tuple(run.details)

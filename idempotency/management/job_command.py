@@ -22,14 +22,14 @@ BUSY = 3
 class JobCommand(BaseCommand):
     """Runs one job once. Exit codes: 0 done, 1 something failed, 3 another run was at work."""
 
-    #: Whether the job deletes, so that ``--dry-run`` makes sense.
-    deletes: ClassVar[bool] = False
+    #: Whether the job can say beforehand what it would do: ``--dry-run``.
+    can_rehearse: ClassVar[bool] = False
     # What cron runs every few seconds should neither load the URLs nor stop at a warning.
     requires_system_checks = []
 
     @abstractmethod
     def run(self, **options: Any) -> Result:
-        """Run the job with ``using`` and, where it deletes, ``dry_run``."""
+        """Run the job with ``using`` and, where it can rehearse, ``dry_run``."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -38,13 +38,13 @@ class JobCommand(BaseCommand):
             help="The database to work on; by default the one that keys are written to.",
         )
         parser.add_argument("--json", action="store_true", help="Print the result as JSON.")
-        if self.deletes:
+        if self.can_rehearse:
             parser.add_argument(
-                "--dry-run", action="store_true", help="Say what would be deleted; delete nothing."
+                "--dry-run", action="store_true", help="Say what would be done; change nothing."
             )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        chosen = {"dry_run": options["dry_run"]} if self.deletes else {}
+        chosen = {"dry_run": options["dry_run"]} if self.can_rehearse else {}
         result = self.run(using=options["database"], **chosen)
         if options["json"]:
             self.stdout.write(json.dumps(asdict(result)))

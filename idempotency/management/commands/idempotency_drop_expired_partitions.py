@@ -9,7 +9,7 @@ from idempotency.management.job_command import JobCommand
 
 class Command(JobCommand):
     help = "Drop the days that are past the retention and that no key needs (PostgreSQL)."
-    deletes = True
+    can_rehearse = True
 
     def run(self, **options: Any) -> Result:
         return maintenance.drop_expired_partitions(**options)

@@ -9,7 +9,7 @@ from idempotency.management.job_command import JobCommand
 
 class Command(JobCommand):
     help = "Delete the keys that have expired."
-    deletes = True
+    can_rehearse = True
 
     def run(self, **options: Any) -> Result:
         return maintenance.prune_expired_keys(**options)

@@ -9,7 +9,7 @@ from idempotency.outbox import jobs
 
 class Command(JobCommand):
     help = "Delete messages that were delivered or discarded long ago."
-    deletes = True
+    can_rehearse = True
 
     def run(self, **options: Any) -> Result:
         return jobs.prune_outbox(**options)
