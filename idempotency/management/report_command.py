@@ -11,6 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections, router
+from django.template.defaultfilters import filesizeformat
 
 from idempotency.models import IdempotencyKey
 
@@ -54,6 +55,11 @@ def utc(at: datetime) -> str:
 def span(duration: timedelta) -> str:
     """Whole seconds: ``0:04:10``, ``2 days, 1:00:00``."""
     return str(timedelta(seconds=int(abs(duration).total_seconds())))
+
+
+def size(number: int) -> str:
+    """Bytes for people."""
+    return filesizeformat(number).replace("\xa0", " ")
 
 
 def table(rows: Iterable[Iterable[object]]) -> list[str]:

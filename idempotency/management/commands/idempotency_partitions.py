@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 
 from idempotency import partitions
 from idempotency.conf import settings
-from idempotency.management.report_command import ATTENTION, ReportCommand, table, utc
+from idempotency.management.report_command import ATTENTION, ReportCommand, size, table, utc
 from idempotency.overview import storage
 from idempotency.overview.facts import Storage
 
@@ -41,9 +41,9 @@ class Command(ReportCommand):
 
 
 def _lines(found: Storage, ahead: int) -> Iterator[str]:
-    yield "Day, rows (estimated) and bytes of responses and events"
+    yield "Day, rows (estimated) and size of responses and events"
     yield from table(
-        (f"  {one.day}", one.rows, one.size, "" if one.attached else "detached")
+        (f"  {one.day}", one.rows, size(one.size), "" if one.attached else "detached")
         for one in found.days
     )
     yield f"{ahead} days ahead"

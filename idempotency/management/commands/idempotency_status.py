@@ -2,12 +2,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from idempotency import overview
-from idempotency.management.report_command import ATTENTION, ReportCommand, span, table, utc
+from idempotency.management.report_command import (
+    ATTENTION,
+    ReportCommand,
+    size,
+    span,
+    table,
+    utc,
+)
 from idempotency.overview import Overview
 from idempotency.overview.requests import HOUR, all_durations, all_series, retry_share
 
@@ -70,16 +78,23 @@ def _keys(shown: Overview) -> Iterator[str]:
         return
     yield "Keys"
     rows = []
+    oldest = {
+        "processing": shown.keys.oldest_processing,
+        "in_doubt": shown.vitals.in_doubt.age or None,
+        "abandoned": shown.vitals.abandoned.age or None,
+        "suspended": shown.vitals.suspended.age or None,
+    }
     for count in shown.keys.states:
         note = "estimate" if count.estimated else "or more" if count.or_more else ""
-        rows.append((f"  {count.state.value}", "-" if count.number is None else count.number, note))
-    for name in ("abandoned", "suspended", "in_doubt"):
-        backlog = getattr(shown.vitals, name)
-        oldest = f"oldest {span(backlog.age)}" if backlog.number else ""
-        rows.append((f"  {name}", backlog.number, oldest))
-    yield from table(rows)
-    if shown.keys.oldest_processing is not None:
-        yield f"  oldest processing  {span(shown.keys.oldest_processing)}"
+        rows.append((count.state.value, "-" if count.number is None else count.number, note))
+    rows += [(name, getattr(shown.vitals, name).number, "") for name in ("abandoned", "suspended")]
+    yield from table(
+        (f"  {name}", number, note, _oldest(oldest.get(name))) for name, number, note in rows
+    )
+
+
+def _oldest(age: timedelta | None) -> str:
+    return "" if age is None else f"oldest {span(age)}"
 
 
 def _requests(shown: Overview) -> Iterator[str]:
@@ -124,8 +139,8 @@ def _outbox(shown: Overview) -> Iterator[str]:
 def _storage(shown: Overview) -> Iterator[str]:
     if shown.storage is None:
         return
-    yield "Tables: rows (estimated), bytes, of these indexes"
+    yield "Tables: rows (estimated), size, of it indexes"
     yield from table(
-        (f"  {one.name}", "-" if one.rows is None else one.rows, one.size, one.indexes)
+        (f"  {one.name}", "-" if one.rows is None else one.rows, size(one.size), size(one.indexes))
         for one in shown.storage.tables
     )
