@@ -23,6 +23,10 @@ pytestmark = [pytest.mark.stack, pytest.mark.postgresql]
 
 PRODUCT = {"IDEMPOTENCY_LEASE": "4", "GATEWAY_TIMEOUT": "0.3", "LOG_LEVEL": "DEBUG"}
 
+KEYS = "/admin/idempotency/idempotencykey/"
+OVERVIEW = "/admin/idempotency/operations/"
+DOUBTS = "/admin/idempotency/doubt/"
+OUTBOX = "/admin/idempotency/outboxmessage/"
 #: As many as a breaker wants to see before it opens: the retry budget grants few more attempts.
 SILENT_CHARGES = 20
 
@@ -31,6 +35,17 @@ SILENT_CHARGES = 20
 def shell(product: Product) -> Iterator[Shell]:
     with open_shell(product) as shell:
         yield shell
+
+
+@pytest.fixture(scope="module")
+def operator(product: Product) -> Iterator[httpx2.Client]:
+    """Somebody who is signed in to the admin."""
+    with httpx2.Client(base_url=product.url, trust_env=False, follow_redirects=True) as browser:
+        form = {"username": "admin", "password": "admin", "next": "/admin/"}
+        browser.get("/admin/login/")
+        form["csrfmiddlewaretoken"] = browser.cookies["csrftoken"]
+        assert browser.post("/admin/login/", data=form).status_code == 200
+        yield browser
 
 
 @pytest.fixture
@@ -68,15 +83,29 @@ def test_nothing_is_wrong_with_a_product_that_works(
     assert alerts() == set()
 
 
+def charged(product: Product) -> float:
+    """Charges that were executed, as they are counted."""
+    found = alert_rules.samples(product.get("/metrics").text)
+    executed = {"route": "POST /v1/charges", "outcome": "executed"}
+    return sum(it.value for it in found if it.name == REQUESTS and it.labels == executed)
+
+
+REQUESTS = "idempotency_requests_total"
+
+
 def test_a_worker_that_is_killed_after_the_gateway_charged(
-    product: Product, shell: Shell, alerts: Callable[[], set[str]]
+    product: Product, shell: Shell, alerts: Callable[[], set[str]], operator: httpx2.Client
 ) -> None:
-    key = new_key()
+    key, counted = new_key(), charged(product)
     with pytest.raises(httpx2.TransportError):
         product.charge(key, fault="kill@called")
     wait_until(lambda: len(product.workers()) == 2)
+    # What the dead one counted stays counted.
+    assert charged(product) == counted > 0
     later(product, 5)
     assert alerts() == {"IdempotencyAbandoned"}
+    assert key in operator.get(KEYS, params={"attention": "stuck"}).text
+    assert "1 attempt died" in operator.get(OVERVIEW).text
 
     shell.command("idempotency_resume_operations")
     assert alerts() == set()
@@ -84,7 +113,7 @@ def test_a_worker_that_is_killed_after_the_gateway_charged(
 
 
 def test_a_gateway_that_is_silent_and_stays_silent(
-    product: Product, shell: Shell, alerts: Callable[[], set[str]]
+    product: Product, shell: Shell, alerts: Callable[[], set[str]], operator: httpx2.Client
 ) -> None:
     keys = [new_key() for _ in range(SILENT_CHARGES)]
     with silence(product):
@@ -94,10 +123,14 @@ def test_a_gateway_that_is_silent_and_stays_silent(
             "downstream_unavailable",
         }
         assert alerts() == {"IdempotencyDependencyFails"}
+        gateway = product.gateway.url.partition("://")[2]
+        assert f"gateway:{gateway} fails" in operator.get(OVERVIEW).text
         later(product, 20)
         assert alerts() == {"IdempotencyDependencyFails", "IdempotencyOutcomeUnknown"}
     # The job gives one up; the others it finishes, now that the gateway answers.
     open_keys = [key for key in keys if product.rows(_OPEN, key)]
+    queue = operator.get(DOUBTS).text
+    assert all(key in queue for key in open_keys)
     given_up = open_keys[0]
     with product.connect() as connection:
         connection.execute(_USED_UP, [given_up])
@@ -105,6 +138,7 @@ def test_a_gateway_that_is_silent_and_stays_silent(
     shell.command("idempotency_resume_operations")
     assert alerts() == {"IdempotencyInDoubt"}
     assert product.state(given_up) == "in_doubt"
+    assert given_up in operator.get(DOUBTS).text
 
     later(product, 2)
     wait_until(lambda: product.charged(given_up))
@@ -121,7 +155,7 @@ _USED_UP = "UPDATE idempotency_idempotencykey SET resumes = 20 WHERE key = %s"
 
 
 def test_tomorrows_partition_is_missing(
-    product: Product, shell: Shell, alerts: Callable[[], set[str]]
+    product: Product, shell: Shell, alerts: Callable[[], set[str]], operator: httpx2.Client
 ) -> None:
     with product.connect() as connection:
         for row in product.rows(_DAYS_AHEAD):
@@ -129,6 +163,7 @@ def test_tomorrows_partition_is_missing(
     assert alerts() == {"IdempotencyPartitionMissing", "IdempotencyPartitionsLow"}
     ready = product.get("/readyz")
     assert (ready.status_code, ready.json()["checks"]["partitions"]) == (503, "none for tomorrow")
+    assert "0 days have partitions ahead" in operator.get(OVERVIEW).text
     assert product.charge(new_key()).status_code == 201
 
     shell.command("idempotency_create_partitions")
@@ -144,11 +179,17 @@ _DAYS_AHEAD = """
 
 
 def test_nobody_sends_the_outbox_and_a_message_is_given_up(
-    product: Product, shell: Shell, alerts: Callable[[], set[str]], receiver: Receiver
+    product: Product,
+    shell: Shell,
+    alerts: Callable[[], set[str]],
+    operator: httpx2.Client,
+    receiver: Receiver,
 ) -> None:
     assert product.charge(new_key()).status_code == 201
     later(product, 5)
     assert alerts() == {"IdempotencyOutboxStuck"}
+    assert "are late: does a dispatcher run?" in operator.get(OVERVIEW).text
+    assert is_listed(product, operator, "pending")
     shell.command("idempotency_dispatch_outbox")
     assert alerts() == set()
 
@@ -156,8 +197,17 @@ def test_nobody_sends_the_outbox_and_a_message_is_given_up(
     assert product.charge(new_key()).status_code == 201
     shell.command("idempotency_dispatch_outbox", says="1 failed")
     assert alerts() == {"IdempotencyOutboxDead"}
+    assert "1 message was given up" in operator.get(OVERVIEW).text
+    assert is_listed(product, operator, "dead")
     shell.run(_DISCARD)
     assert alerts() == set()
+
+
+def is_listed(product: Product, operator: httpx2.Client, state: str) -> bool:
+    """Whether the admin's list shows the one message in that state."""
+    query = "SELECT message_id FROM idempotency_outboxmessage WHERE state = %s"
+    (row,) = product.rows(query, state)
+    return str(row["message_id"]) in operator.get(OUTBOX, params={"state__exact": state}).text
 
 
 _DISCARD = (
@@ -209,21 +259,16 @@ def test_no_error_page_holds_a_secret(told: tuple[Story, list[httpx2.Response]])
 
 
 def test_the_admin_shows_keys_and_no_other_secret(
-    product: Product, told: tuple[Story, list[httpx2.Response]]
+    product: Product, operator: httpx2.Client, told: tuple[Story, list[httpx2.Response]]
 ) -> None:
     story, _ = told
-    with httpx2.Client(base_url=product.url, trust_env=False, follow_redirects=True) as browser:
-        form = {"username": "admin", "password": "admin", "next": "/admin/"}
-        browser.get("/admin/login/")
-        form["csrfmiddlewaretoken"] = browser.cookies["csrftoken"]
-        assert browser.post("/admin/login/", data=form).status_code == 200
-        (number, *_) = product.rows(_NUMBER, story.keys[0])[0].values()
-        pages = [
-            browser.get("/admin/idempotency/idempotencykey/", params={"q": story.keys[0]}),
-            browser.get(f"/admin/idempotency/idempotencykey/{number}/change/"),
-            browser.get("/admin/payments/apikey/"),
-            browser.get("/admin/payments/charge/"),
-        ]
+    (number, *_) = product.rows(_NUMBER, story.keys[0])[0].values()
+    pages = [
+        operator.get(KEYS, params={"q": story.keys[0]}),
+        operator.get(f"{KEYS}{number}/change/"),
+        operator.get("/admin/payments/apikey/"),
+        operator.get("/admin/payments/charge/"),
+    ]
     assert [page.status_code for page in pages] == [200] * 4
     assert story.keys[0] in pages[1].text
     # An API key is told by its beginning.
