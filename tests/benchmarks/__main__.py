@@ -12,7 +12,15 @@ from config import embedded
 
 ROUNDS = 2000
 #: Each has a command of its own (tests/README.md).
-LONGER = ("bulkhead", "large_table", "outage", "outbox_crashes", "simulation", "webhooks")
+LONGER = (
+    "bulkhead",
+    "large_table",
+    "operator_races",
+    "outage",
+    "outbox_crashes",
+    "simulation",
+    "webhooks",
+)
 
 
 def main() -> int:
