@@ -115,9 +115,10 @@ MUTATIONS = (
     ),
     Mutation(
         "e: the rollback on a lost lease, functions",
-        "idempotency/stores/postgres.py",
-        "        if day is None:\n            raise LeaseLost\n",
-        "        if day is None:\n            return lease.response_day\n",
+        "idempotency/sql/complete_v1.sql",
+        "        RAISE EXCEPTION 'the lease of idempotency key % is lost', p_id "
+        "USING ERRCODE = 'ID001';\n",
+        "        RETURN NULL;\n",
         f"{INSIDE_WORK}[functions]",
     ),
     Mutation(
@@ -606,6 +607,55 @@ MUTATIONS = (
         "translation.override(django_settings.LANGUAGE_CODE)",
         "translation.override(translation.get_language())",
         "test_a_key_that_is_ended_in_german_answers_in_english",
+    ),
+    Mutation(
+        "on call: the permission to see the operations page",
+        "idempotency/admin/operations.py",
+        "        if not self.has_view_permission(request):\n",
+        "        if False:\n",
+        "test_it_needs_a_permission_of_its_own",
+    ),
+    Mutation(
+        "on call: the end of counting what is open",
+        "idempotency/overview/storage.py",
+        'running.order_by("lease_expires_at")[:MOST]',
+        'running.order_by("lease_expires_at")',
+        "test_counting_stops",
+    ),
+    Mutation(
+        "on call: the minute of a slot",
+        "idempotency/traffic.lua",
+        "if tonumber(of) == minute then",
+        "if of then",
+        "test_a_slot_of_yesterday_is_overwritten",
+    ),
+    Mutation(
+        "on call: a forked process that counts for itself",
+        "idempotency/metrics.py",
+        "    os.register_at_fork(after_in_child=_labelled.cache_clear)\n",
+        "    pass\n",
+        "test_a_forked_process_tells_what_it_counts_itself",
+    ),
+    Mutation(
+        "on call: saying what a search left out",
+        "idempotency/search.py",
+        "    if walked.since is None:\n",
+        "    if True:\n",
+        "test_a_key_is_found_among_the_newest_and_what_was_looked_at_is_said",
+    ),
+    Mutation(
+        "on call: the place where a filter goes on",
+        "idempotency/admin/changelists.py",
+        "            self.has_older, self._older_place = True, str(walked.since)\n",
+        "            self.has_older = True\n",
+        "test_a_filter_without_an_index_is_looked_for_as_long_as_there_is_time",
+    ),
+    Mutation(
+        "on call: the attempt that the command showed",
+        "idempotency/management/commands/idempotency_force_fail.py",
+        '        if options["owner"] not in (None, report.key.owner):\n',
+        "        if False:\n",
+        "test_an_attempt_that_is_not_the_one_shown_is_left_alone",
     ),
 )
 
