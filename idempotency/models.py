@@ -169,6 +169,9 @@ class StoredResponse(models.Model):
 
     key_id = models.BigIntegerField(_("key"), primary_key=True)
     day = models.DateField(_("day"))
+    # The answer outlives its key by weeks, and whoever exports or erases an account's data has to
+    # find it all the same.
+    tenant = models.CharField(_("tenant"), max_length=255, default="", db_default="")
     status = models.PositiveSmallIntegerField(_("status"))
     headers = models.JSONField(_("headers"), default=list)
     # Bytes and not JSON: jsonb reorders names, drops duplicates and refuses \u0000.

@@ -11,6 +11,7 @@ DECLARE
     v_day date;
     v_newest date;
     v_attempt integer;
+    v_tenant text;
 BEGIN
     UPDATE idempotency_idempotencykey AS k SET
         state = 'succeeded', lease_expires_at = NULL, context = NULL, failure = '',
@@ -18,7 +19,7 @@ BEGIN
     -- The state is an expression to the planner, so that it cannot prove the predicate of the partial index on leases:
     -- planned while the table is small, the function would go through every running key's entry, live or dead.
     WHERE k.id = p_id AND k.owner = p_owner AND (k.state || '') = 'processing'
-    RETURNING k.response_day, k.attempt INTO v_day, v_attempt;
+    RETURNING k.response_day, k.attempt, k.tenant INTO v_day, v_attempt, v_tenant;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the lease of idempotency key % is lost', p_id USING ERRCODE = 'ID001';
     END IF;
@@ -40,8 +41,8 @@ BEGIN
                 p_id, 'day_missing', v_attempt, '', '', jsonb_build_object('used', v_day), v_now);
         END IF;
     END IF;
-    INSERT INTO idempotency_storedresponse (day, key_id, status, headers, body)
-    VALUES (v_day, p_id, p_status, p_headers, p_body);
+    INSERT INTO idempotency_storedresponse (day, key_id, tenant, status, headers, body)
+    VALUES (v_day, p_id, v_tenant, p_status, p_headers, p_body);
     RETURN v_day;
 END;
 $$;

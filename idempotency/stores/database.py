@@ -170,7 +170,8 @@ class DatabaseStore(OpenOperations):
         self, lease: Lease, response: RecordedResponse, ttl: timedelta, *, commit: bool = False
     ) -> date:
         self._demand(lease, **self._settled(ttl))
-        day = self._keep_response(lease.key_id, lease.response_day, response)
+        tenant = lease.scope.tenant
+        day = self._keep_response(lease.key_id, lease.response_day, tenant, response)
         if day != lease.response_day:
             self._keys().filter(pk=lease.key_id, owner=lease.owner).update(response_day=day)
             self._event(lease.key_id, EventKind.DAY_MISSING, lease.attempt, data={"used": str(day)})
@@ -257,7 +258,7 @@ class DatabaseStore(OpenOperations):
                 return False
             row = self._keys().get(pk=key_id)
             if response is not None:
-                day = self._keep_response(key_id, row.response_day, response)
+                day = self._keep_response(key_id, row.response_day, row.tenant, response)
                 self._keys().filter(pk=key_id).update(response_day=day)
             data = {"from": str(owner), "final": response is not None}
             self._event(

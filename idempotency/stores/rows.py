@@ -101,27 +101,32 @@ class Rows:
             "expires_at": clock.after(ttl),
         }
 
-    def _keep_response(self, key_id: int, day: date, response: RecordedResponse) -> date:
+    def _keep_response(
+        self, key_id: int, day: date, tenant: str, response: RecordedResponse
+    ) -> date:
         """Insert the response; on a missing partition use the newest day there is. Returns the day
         used."""
         response = encryption.seal(response)
         try:
             with transaction.atomic(using=self.using):
-                self._insert_response(key_id, day, response)
+                self._insert_response(key_id, day, tenant, response)
             return day
         except IntegrityError as error:
             newest = self._newest_day_if_missing(error, "idempotency_storedresponse")
             if newest is None:
                 raise
-            self._insert_response(key_id, newest, response)
+            self._insert_response(key_id, newest, tenant, response)
             return newest
 
-    def _insert_response(self, key_id: int, day: date, response: RecordedResponse) -> None:
+    def _insert_response(
+        self, key_id: int, day: date, tenant: str, response: RecordedResponse
+    ) -> None:
         StoredResponse.objects.using(self.using).bulk_create(
             [
                 StoredResponse(
                     key_id=key_id,
                     day=day,
+                    tenant=tenant,
                     status=response.status,
                     headers=[list(pair) for pair in response.headers],
                     body=response.body,

@@ -144,6 +144,7 @@ def test_completing_settles_the_key_and_keeps_the_answer(key: Key) -> None:
     assert (row.completed_at, row.expires_at) == (NOW + seconds(5), NOW + seconds(5) + TTL)
     (kept,) = key.responses()
     assert (kept.key_id, kept.day, kept.status) == (row.pk, row.response_day, 201)
+    assert kept.tenant == row.tenant, "it outlives the key, and has to be found for its account"
     assert day == row.response_day
     assert (kept.headers, bytes(kept.body)) == (
         [list(pair) for pair in ANSWER.headers],
