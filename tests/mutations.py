@@ -710,9 +710,9 @@ MUTATIONS = (
     ),
     Mutation(
         "on call: the attempt that the command showed",
-        "idempotency/management/commands/idempotency_force_fail.py",
-        '        if options["owner"] not in (None, report.key.owner):\n',
-        "        if False:\n",
+        "idempotency/management/open_key.py",
+        '    if options["owner"] not in (None, ready[0].key.owner):\n',
+        "    if False:\n",
         "test_an_attempt_that_is_not_the_one_shown_is_left_alone",
     ),
 )
