@@ -128,9 +128,7 @@ def _add(found: traffic.Counts, samples: Iterable[Any]) -> None:
 
 
 @receiver(signals.key_claimed)
-def _claimed(
-    *, route: str, takeover: bool, reused: bool, actor: str = "", **kwargs: Any
-) -> None:
+def _claimed(*, route: str, takeover: bool, reused: bool, actor: str = "", **kwargs: Any) -> None:
     if takeover and not actor:
         count(route, "takeover")
     if reused:

@@ -31,6 +31,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     # Without making it the provider of the whole test run.
     monkeypatch.setattr(spans, "_tracer", provider.get_tracer("tests"))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     yield exporter
     provider.shutdown()
 
@@ -107,3 +108,11 @@ assert spans.traced("idempotency.run", dict)(function) is function
 assert spans.context_headers() == {}
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_where_nobody_keeps_spans_none_is_made(
+    api: Api, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    assert api.post("/required", {}, KEY).status_code == 201
+    assert exporter.get_finished_spans() == ()
