@@ -21,6 +21,7 @@ from payments.tasks import BEAT_SCHEDULE
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 app = Celery("config")
+app.set_default()  # for every thread; without it only for the one that imports this
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 app.conf.beat_schedule = beat_schedule(settings.IDEMPOTENCY_BEAT) | BEAT_SCHEDULE

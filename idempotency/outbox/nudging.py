@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from typing import Any
 
 from django.db import transaction
 
@@ -31,7 +32,10 @@ def nudge_on_commit(using: str) -> None:
 
 def nudge(using: str) -> None:
     """Ask Celery, where it is configured, for a run of the dispatcher. Returns at once."""
-    _nudgers.setdefault(using, _Nudger(using)).ask()
+    # The application of this thread: Celery keeps one for each, and a thread of ours has none.
+    app = _celery()
+    if app is not None:
+        _nudgers.setdefault(using, _Nudger(using)).ask(app)
 
 
 class _Nudger:
@@ -40,12 +44,13 @@ class _Nudger:
     def __init__(self, using: str) -> None:
         self._using = using
         self._lock = threading.Lock()
+        self._app: Any = None
         self._wanted = self._at_work = False
 
-    def ask(self) -> None:
+    def ask(self, app: Any) -> None:
         """Have one sent after this moment."""
         with self._lock:
-            self._wanted = True
+            self._app, self._wanted = app, True
             if self._at_work:
                 return
             self._at_work = True
@@ -54,7 +59,7 @@ class _Nudger:
     def _work(self) -> None:
         while self._take():
             try:
-                _publish(self._using)
+                self._app.send_task(TASK, kwargs={"using": self._using}, retry=False, expires=PAUSE)
             except Exception:
                 logger.warning("could not nudge the dispatcher; beat will", exc_info=True)
                 _sleep(PAUSE)
@@ -72,10 +77,10 @@ _nudgers: dict[str, _Nudger] = {}
 os.register_at_fork(after_in_child=_nudgers.clear)
 
 
-def _publish(using: str) -> None:
+def _celery() -> Any:
+    """The Celery application; None without one that has a broker: a command or beat dispatches."""
     try:
         from celery import current_app
-    except ImportError:  # the ``celery`` extra is not installed: a command or beat dispatches
-        return
-    if current_app.conf.broker_url:
-        current_app.send_task(TASK, kwargs={"using": using}, retry=False, expires=PAUSE)
+    except ImportError:  # the ``celery`` extra is not installed
+        return None
+    return current_app._get_current_object() if current_app.conf.broker_url else None
