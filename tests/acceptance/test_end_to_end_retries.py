@@ -10,12 +10,13 @@ import pytest
 
 from idempotency.client import BudgetPolicy, CallPolicy, RetryBudget, SafeClient
 from tests.acceptance.product import Product, new_key
+from tests.counts import repeats
 from tests.plugins.fault_proxy import Fault, FaultProxy
 from tests.plugins.measured import Measure
 
 pytestmark = [pytest.mark.stack, pytest.mark.postgresql]
 
-CHARGES = 1000
+CHARGES = repeats(1000, everyday=200)
 MERCHANTS = 8
 #: Of ten answers, how many are lost.
 LOST = 3
