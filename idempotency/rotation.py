@@ -12,10 +12,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from idempotency import encryption
@@ -26,6 +25,7 @@ from idempotency.encryption import Unreadable
 from idempotency.jobs import Result, Run, run_job
 from idempotency.models import IdempotencyKey, OutboxMessage, StoredResponse
 from idempotency.stores import clock
+from idempotency.stores.ranges import answers_by_day
 
 logger = logging.getLogger("idempotency")
 
@@ -66,9 +66,8 @@ class _Rotation:
 
     def answers(self) -> None:
         """By day, and within it by key: the primary key, so that a walk leads through it."""
-        for day in _days(self.run.using):
-            of_day = Q() if day is None else Q(day=day)
-            rows = StoredResponse.objects.using(self.run.using).filter(of_day, body__isnull=False)
+        for of_day in answers_by_day(self.run.using):
+            rows = of_day.filter(body__isnull=False)
             for batch in _batches(rows, "headers"):
                 due = [pk for pk, head in batch if self._is_due("answers", encryption.key_of(head))]
                 for start in range(0, len(due), STEP):
@@ -162,18 +161,6 @@ class _Rotation:
 
 def _where(key: str | None) -> str:
     return "in clear" if key is None else f"under {key}"
-
-
-def _days(using: str) -> Iterator[date | None]:
-    """The days that have answers, one by one; None, for all at once, where there is one table."""
-    if connections[using].vendor != "postgresql":
-        yield None
-        return
-    days = StoredResponse.objects.using(using).order_by("day").values_list("day", flat=True)
-    day = days.first()
-    while day is not None:
-        yield day
-        day = days.filter(day__gt=day).first()
 
 
 def _batches(rows: QuerySet[Any], name: str) -> Iterator[list[tuple[int, Any]]]:

@@ -36,7 +36,7 @@ OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 
 @pytest.fixture(autouse=True)
 def fresh_services(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(nudging, "_publish", lambda *_: None)
+    monkeypatch.setattr(nudging, "nudge", lambda using: None)
     other_side.reset()
     yield
     other_side.reset()
