@@ -59,7 +59,8 @@ messages: install
 screenshots: install
 	SCREENSHOTS=tests/acceptance/screenshots REQUIRE_BROWSER=1 \
 	    $(BIN)/python -m pytest tests/acceptance/test_admin_browser.py \
-	    tests/acceptance/test_lab_browser.py tests/acceptance/test_operations_browser.py
+	    tests/acceptance/test_doubts_browser.py tests/acceptance/test_lab_browser.py \
+	    tests/acceptance/test_operations_browser.py
 
 clean:
 	rm -rf $(VENV) .venv-newest .data dist build staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -170,7 +170,8 @@ def _event(event: KeyEvent) -> Chapter:
     title = str(kind.label if kind else event.kind).capitalize()
     text = _text(kind, event, data) if kind else event.reason
     tone = _TONES.get(kind, "") if kind else ""
-    return Chapter(event.at, title, text, tone, event.actor, _details(data))
+    details = () if kind is EventKind.ASKED else _details(data)
+    return Chapter(event.at, title, text, tone, event.actor, details)
 
 
 def _text(kind: EventKind, event: KeyEvent, data: dict[str, Any]) -> str:

@@ -137,7 +137,7 @@ def show(
         "badge": badge(facts),
         "retry_now": inspection.retry_now(facts),
         "operation": inspection.operation_of(key),
-        "where": (operation and operation.service) or _("the other side"),
+        "where": (operation and operation.service) or inspection.operation_of(key),
         "stake": stake_of(key),
         "since": moment(key.recovery_point_at, key.now),
         "next_look": moment(key.look_up_at, key.now),

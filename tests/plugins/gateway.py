@@ -67,6 +67,11 @@ class GatewayProcess:
             process.send_signal(number)
             return process.wait(PATIENCE)
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started and not ended by us."""
+        return self._process is not None
+
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
 
