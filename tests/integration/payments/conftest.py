@@ -41,7 +41,7 @@ def nobody_is_nudged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever wants messages delivered runs a dispatcher; no broker hears of them."""
     from idempotency.outbox import nudging
 
-    monkeypatch.setattr(nudging, "_publish", lambda *_: None)
+    monkeypatch.setattr(nudging, "_celery", lambda: None)
 
 
 @pytest.fixture
