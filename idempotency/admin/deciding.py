@@ -24,6 +24,7 @@ from idempotency.admin.times import span
 from idempotency.approvals import AlreadyProposed, OwnProposal, ProposalOver, stake_of
 from idempotency.definitions import Outcome
 from idempotency.doubts import Asked, Ending
+from idempotency.encryption import Unreadable
 from idempotency.enquiry import WORDS, CannotSettle, Contradicted, Told, TooEarly, record_of
 from idempotency.models import STATE_LABELS, Choice, EventKind, KeyEvent
 from idempotency.operators import Seen
@@ -50,7 +51,7 @@ CONSEQUENCES: dict[str, str | Promise] = {
     ),
 }
 
-_REASON = {
+_REASON: dict[str, Any] = {
     "label": gettext_lazy("Reason"),
     "max_length": 500,
     "help_text": gettext_lazy("Kept in the admin log and in the key's story; no client sees it."),
@@ -319,6 +320,8 @@ def refusal_of(error: Exception, key_id: int) -> str:
             return _("Nobody approves his own proposal. Another person has to.")
         case ProposalOver():
             return _("The proposal is over: it was decided, was overtaken, or has expired.")
+        case Unreadable():
+            return _("What is kept of it cannot be read here: %s") % error
         case ImproperlyConfigured():
             return _("This process does not know the operation, so it cannot finish it.")
         case OperationalError():

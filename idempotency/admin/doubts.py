@@ -151,7 +151,7 @@ class DoubtAdmin(ModelAdminOf):
     def page(
         self, request: HttpRequest, template: str, context: dict[str, Any]
     ) -> TemplateResponse:
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         common = {
             **self.admin_site.each_context(request),
             "opts": self.opts,

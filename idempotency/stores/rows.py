@@ -147,7 +147,10 @@ class Rows:
 
     def _response(self, key_id: int, day: date) -> RecordedResponse | None:
         row = StoredResponse.objects.using(self.using).filter(key_id=key_id, day=day).first()
-        return None if row is None else opened(key_id, row.status, row.headers, row.body)
+        if row is None:
+            return None
+        body = None if row.body is None else bytes(row.body)
+        return opened(key_id, row.status, row.headers, body)
 
     def _event(self, key_id: int, kind: EventKind, attempt: int, **fields: Any) -> None:
         now = self._keys().filter(pk=key_id).annotate(now=clock.now()).values_list("now", flat=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,11 +16,11 @@ from tests.integration.portable.api import Api
 
 
 @pytest.fixture(autouse=True)
-def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[replays.Notes]:
+def notes(monkeypatch: pytest.MonkeyPatch) -> replays.Notes:
     """The notes of a process that has told nothing yet."""
     fresh = replays.Notes()
     monkeypatch.setattr(replays, "_notes", fresh)
-    yield fresh
+    return fresh
 
 
 def digest(name: str) -> bytes:
