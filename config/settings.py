@@ -284,6 +284,10 @@ IDEMPOTENCY: dict[str, object] = {
     "RECONCILE_AFTER": env.float("IDEMPOTENCY_RECONCILE_AFTER", default=60.0),
     "RECONCILE_ALERT_AFTER": env.float("IDEMPOTENCY_RECONCILE_ALERT_AFTER", default=900.0),
     "REDIS_URL": REDIS_URL or None,
+    # The one that writes first; "none" there writes in clear. See Privacy in the README.
+    "ENCRYPTION_KEYS": [
+        None if key == "none" else key for key in env.list("ENCRYPTION_KEYS", default=[])
+    ],
 }
 
 # "http": the gateway at GATEWAY_URL, which speaks as the simulated one does. "stripe": Stripe.

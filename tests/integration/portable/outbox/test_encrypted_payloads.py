@@ -15,7 +15,7 @@ from idempotency.models import OutboxMessage
 from idempotency.outbox.dispatcher import Dispatcher
 from tests.integration.portable.outbox.mail import Mail
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 

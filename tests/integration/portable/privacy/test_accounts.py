@@ -21,7 +21,7 @@ from tests.integration.portable.api import Api, assert_problem, background
 from tests.integration.portable.conformance.harness import TTL, Key
 from tests.integration.portable.elsewhere import elsewhere, reset
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 CARD = b'{"id":"ch_1","card":{"number":"4242","brand":"visa"}}'
 ANSWER = RecordedResponse(201, (("X-Api-Key", "hunter2"), ("Location", "/ch_1")), CARD)
@@ -219,6 +219,7 @@ def test_the_answer_of_a_key_that_ended_meanwhile_stays_with_it(
 
 
 @pytest.mark.postgresql  # SQLite has one writer
+@pytest.mark.django_db(transaction=True)
 def test_a_failed_key_that_is_claimed_meanwhile_is_left_to_its_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -28,7 +28,7 @@ from tests.integration.portable.api import (
 )
 from tests.integration.portable.elsewhere import bought, elsewhere, pending
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 SECRET = b'{"iban":"DE02120300000000202051"}'

@@ -29,7 +29,8 @@ from tests.integration.portable.conformance.harness import elsewhere as elsewher
 from tests.integration.portable.elsewhere import bought, elsewhere
 from tests.integration.portable.outbox.mail import mail
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
+beside_others = pytest.mark.django_db(transaction=True)
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 
@@ -171,6 +172,7 @@ def before_a_write_of(table: str, work: Callable[[], Any]) -> Iterator[list[str]
 
 
 @pytest.mark.postgresql  # SQLite has one writer, so nobody comes between
+@beside_others
 def test_an_answer_that_is_erased_meanwhile_stays_erased(api: Api, keys: Any) -> None:
     keys(OLD)
     api.post("/things", {}, "k")
@@ -181,6 +183,7 @@ def test_an_answer_that_is_erased_meanwhile_stays_erased(api: Api, keys: Any) ->
     assert answers.get().body is None
 
 
+@beside_others
 def test_an_operation_that_ends_meanwhile_is_left_at_its_end(
     api: Api, each_store: str, keys: Any
 ) -> None:
@@ -286,6 +289,7 @@ class Traffic:
 OLDEST, NEWEST = 4, 3
 
 
+@beside_others
 def test_every_replay_answers_while_the_key_is_rotated(
     api: Api, each_store: str, keys: Any, configure: Any
 ) -> None:
