@@ -81,16 +81,17 @@ def run_job(
     using: str | None,
     dry_run: bool = False,
     *,
-    budget: timedelta | None = BUDGET,
+    bounded: bool = True,
 ) -> Result:
     """Run a job on a database, by default the one that keys are written to, unless another run of
-    it is at work there; and say what it did. ``budget`` None: for as long as it takes."""
+    it is at work there; and say what it did. ``bounded``: for ``BUDGET`` at most, and else for as
+    long as it takes."""
     alias = using or router.db_for_write(IdempotencyKey)
     with locks.alone(alias, job) as alone:
         if not alone:
             logger.info("%s: another run is at work on %s, so this one leaves", job, alias)
             return Result(job, alias, busy=True, dry_run=dry_run)
-        seconds = math.inf if budget is None else budget.total_seconds()
+        seconds = BUDGET.total_seconds() if bounded else math.inf
         run = Run(alias, dry_run, deadline=time.monotonic() + seconds)
         work(run)
     result = Result(

@@ -41,7 +41,7 @@ def rotate_encryption(using: str | None = None, *, dry_run: bool = False) -> Res
     key is not there; ``more`` is an operation that ran meanwhile. The details say what was found
     under which key.
     """
-    return run_job("rotate_encryption", _rotate, using, dry_run, budget=None)
+    return run_job("rotate_encryption", _rotate, using, dry_run, bounded=False)
 
 
 def _rotate(run: Run) -> None:
