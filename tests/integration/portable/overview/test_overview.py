@@ -78,7 +78,11 @@ def test_without_keys_nothing_is_running() -> None:
     assert keys_of(overview.read()).oldest_processing is None
 
 
-def test_settled_keys_are_unknown_until_the_server_has_an_estimate() -> None:
+def test_settled_keys_are_unknown_until_the_server_has_an_estimate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Another test may have analysed the table.
+    monkeypatch.setattr(storage, "_analysed_at", lambda using: None)
     write_key("succeeded")
     found = numbers(overview.read())
     assert found[State.SUCCEEDED] is None
