@@ -15,6 +15,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
+from idempotency import encryption
 from idempotency.conf import settings
 from idempotency.definitions import Amount, find_known
 from idempotency.kept import context_of
@@ -32,6 +33,7 @@ __all__ = [
     "demand_another",
     "open_proposals",
     "propose",
+    "result_of",
     "seen_of",
     "stake_of",
 ]
@@ -136,7 +138,7 @@ def propose(
         state=seen.state,
         recovery_point=seen.recovery_point,
         choice=choice,
-        result=result,
+        result=encryption.seal_json(result),
         against=against,
         amount=str(stake_of(key))[:100],
         reason=reason,
@@ -152,6 +154,13 @@ def propose(
         # Two at the same moment; the other one is not visible to this transaction yet.
         raise AlreadyProposed(None) from error
     return proposal
+
+
+def result_of(proposal: Proposal) -> dict[str, Any]:
+    """What is to be written as the other side's answer; empty once it was decided. Raises
+    ``encryption.Unreadable``."""
+    result: dict[str, Any] = encryption.open_json(proposal.result)
+    return result
 
 
 def demand_another(proposal: Proposal, person: Person) -> None:

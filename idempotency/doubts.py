@@ -199,11 +199,11 @@ def approve(
         return Ending.CHANGED
     finding, data = None, {"proposed_by": proposal.proposed_by, "proposal": proposal.pk}
     if choice not in _FORCED:
-        kept = Kept.read(key.pk, key.context)
+        kept, result = Kept.read(key.pk, key.context), approvals.result_of(proposal)
         answer = enquiry.ask(kept)
         if not proposal.against:
-            enquiry.weigh(kept, choice, proposal.result or None, answer, _age(key))
-        finding = enquiry.finding_of(choice, proposal.result, proposal.reason)
+            enquiry.weigh(kept, choice, result or None, answer, _age(key))
+        finding = enquiry.finding_of(choice, result, proposal.reason)
         data |= _data(finding, answer)
 
     def close() -> None:

@@ -23,7 +23,13 @@ from idempotency.core.decisions import Lease
 from idempotency.core.errors import LeaseLost, OutcomeInDoubt, OutcomePending
 from idempotency.core.states import SETTLED
 from idempotency.jobs import Result, Run, reachable, run_job
-from idempotency.models import IdempotencyKey, KeyEvent, StoredResponse
+from idempotency.models import (
+    IdempotencyKey,
+    KeyEvent,
+    Proposal,
+    ProposalStatus,
+    StoredResponse,
+)
 from idempotency.stores import clock
 from idempotency.stores.base import Store
 
@@ -165,10 +171,23 @@ def _carry_out(run: Run, steps: list[partitions.Step], counted: partitions.Actio
 
 def _prune(run: Run) -> None:
     store, limit = run.store, settings().batch_size
+    _prune_proposals(run)
     _walk(run, lambda after: store.prune_expired(limit=limit, after_id=after, dry_run=run.dry_run))
     if connections[run.using].vendor != "postgresql":
         for rows in (StoredResponse.objects.using(run.using), KeyEvent.objects.using(run.using)):
             _walk(run, partial(_prune_old, rows, limit, run.dry_run))
+
+
+def _prune_proposals(run: Run) -> None:
+    """Once nobody can approve it any more, a proposal keeps nothing of the other side's answer; it
+    goes with the events of its time."""
+    over = Proposal.objects.using(run.using).filter(expires_at__lte=clock.now())
+    old = over.filter(created_at__lte=clock.after(-settings().retention))
+    if run.dry_run:
+        run.done += old.count()
+        return
+    over.filter(status=ProposalStatus.OPEN).exclude(result={}).update(result={})
+    run.done += old._raw_delete(run.using)
 
 
 def _walk(run: Run, prune: Callable[[int], tuple[int, int | None]]) -> None:

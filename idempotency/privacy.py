@@ -195,7 +195,7 @@ def _keys(keys: QuerySet[IdempotencyKey], ids: list[int], raw: bool) -> Iterator
         yield row | {"data": _masked(event.data, raw)}
     for proposal in proposals:
         row = _row("proposal", proposal.key_id, proposal, _PROPOSAL)
-        yield row | {"result": _masked(proposal.result, raw)}
+        yield row | {"result": _masked(_opened(proposal.result), raw)}
 
 
 def _row(kind: str, record: int, row: Any, names: tuple[str, ...]) -> dict[str, Any]:
@@ -210,6 +210,14 @@ def _kept(kept: Any) -> Any:
         return {**kept, "context": encryption.open_json(kept["context"])}
     except Unreadable as error:
         return {**kept, "context": None, "unreadable": str(error)}
+
+
+def _opened(value: Any) -> Any:
+    """JSON that may be sealed; why it cannot be read, where it cannot."""
+    try:
+        return encryption.open_json(value)
+    except Unreadable as error:
+        return {"unreadable": str(error)}
 
 
 def _masked(value: Any, raw: bool) -> Any:

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from idempotency import doubts
+from idempotency import approvals, doubts, enquiry
 from idempotency.admin import deciding
 from idempotency.admin.cells import badge, moment, named, stamp
 from idempotency.admin.changelists import LargeTableAdmin
@@ -23,6 +23,7 @@ from idempotency.admin.force_fail import person_of
 from idempotency.admin.times import utc
 from idempotency.approvals import ProposalOver, seen_of
 from idempotency.doubts import Ending
+from idempotency.encryption import Unreadable
 from idempotency.inspection import facts_of
 from idempotency.models import Choice, IdempotencyKey, Proposal, ProposalStatus
 from idempotency.operators import Seen
@@ -161,7 +162,7 @@ class ProposalAdmin(LargeTableAdmin):
             "key": key,
             "key_badge": None if key is None else badge(facts_of(key, key.now)),
             "consequence": CONSEQUENCES[Choice(proposal.choice)],
-            "record": proposal.result.get("id") or proposal.result.get("code"),
+            "record": _record_of(proposal),
             "rows": self._rows(proposal),
             "is_open": is_open,
             "stands": stands,
@@ -238,6 +239,16 @@ def status_badge(proposal: Any) -> SafeString:
     if status is ProposalStatus.OPEN and proposal.expires_at <= proposal.now:
         return format_html('<span class="idem-state idem-quiet">{}</span>', _("expired"))
     return format_html('<span class="idem-state idem-{}">{}</span>', TONES[status], status.label)
+
+
+def _record_of(proposal: Any) -> str:
+    """What the other side calls what is to be written."""
+    choice = Choice(proposal.choice)
+    try:
+        result = approvals.result_of(proposal)
+    except Unreadable as error:
+        return str(error)
+    return enquiry.record_of(enquiry.finding_of(choice, result, "")) if result else ""
 
 
 def _key_of(proposal: Any) -> Any:

@@ -9,12 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from django.db import IntegrityError, transaction
 
-from idempotency import approvals, doubts
+from idempotency import approvals, doubts, maintenance
 from idempotency.approvals import AlreadyProposed, OwnProposal, Person, ProposalOver
 from idempotency.core.states import State
 from idempotency.doubts import Ending
+from idempotency.encryption import Unreadable
 from idempotency.enquiry import Contradicted, TooEarly
 from idempotency.http.requests import build_policy
 from idempotency.models import Choice, EventKind, Proposal, ProposalStatus
@@ -384,3 +386,43 @@ def test_no_proposal_is_written_without_its_line_in_the_log(limit: None) -> None
             step(proposal, person=BOB, reason="fine", also=full)
     assert Proposal.objects.get().status == ProposalStatus.OPEN
     assert key.row.state == State.IN_DOUBT
+
+
+# What is kept of them
+
+
+def test_what_the_other_side_answered_is_sealed_and_kept_no_longer_than_needed(
+    limit: None, configure: Configure
+) -> None:
+    configure(ENCRYPTION_KEYS=[Fernet.generate_key().decode()], RETENTION=30 * 24 * 3600)
+    with at(NOW):
+        key = stand(minor=5000)
+        says(PAID)
+        proposal = propose(key)
+        assert "b1" not in str(Proposal.objects.get().result)
+        assert approvals.result_of(proposal) == {"id": "b1"}
+        maintenance.prune_expired_keys()
+        assert approvals.result_of(Proposal.objects.get()) == {"id": "b1"}
+    with at(NOW + seconds(3600)):
+        maintenance.prune_expired_keys()
+        assert Proposal.objects.get().result == {}
+    with at(NOW + timedelta(days=30)):
+        assert maintenance.prune_expired_keys(dry_run=True).done == 1
+        assert maintenance.prune_expired_keys().done == 1
+    assert not Proposal.objects.exists()
+
+
+def test_one_whose_key_of_encryption_is_gone_is_not_carried_out(
+    limit: None, configure: Configure
+) -> None:
+    first, second = (Fernet.generate_key().decode() for _ in range(2))
+    key = stand(minor=5000)
+    configure(ENCRYPTION_KEYS=[first])
+    says(PAID)
+    proposal = propose(key)
+    configure(ENCRYPTION_KEYS=[second])
+    with pytest.raises(Unreadable):
+        approve(proposal)
+    assert key.row.state == State.IN_DOUBT
+    configure(ENCRYPTION_KEYS=[second, first])
+    assert approve(proposal) is Ending.DONE
