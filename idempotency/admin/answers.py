@@ -102,7 +102,7 @@ def _header_value(name: object, value: object) -> str | None:
 
 def _body(body: bytes | None, media_type: str, may_see: bool) -> tuple[str | None, str]:
     if body is None:
-        return None, _("The body was not kept: it was too large, or it was streamed.")
+        return None, _("The body is not kept: it was too large, streamed or erased.")
     if not body:
         return None, _("The answer has no body.")
     if not may_see:

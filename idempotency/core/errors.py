@@ -15,7 +15,7 @@ to answers.
     ├── OutcomePending        an outside effect may have happened; recovery will find out
     ├── OutcomeInDoubt        an outside effect may have happened; a person must find out
     ├── CallNotSent           the outside call was certainly not made; nothing happened
-    ├── ResponseNotStored     the work happened; its answer was too large to keep, or streamed
+    ├── ResponseNotStored     the work happened; its answer was not kept, or cannot be read any more
     ├── BudgetExhausted       too many retries for what the service can bear
     ├── DeadlinePassed        the caller gave the request less time than it needs
     └── StoreUnavailable      the key store does not answer, so nothing was run
@@ -135,7 +135,10 @@ class CallNotSent(IdempotencyError):
 class ResponseNotStored(IdempotencyError):
     code = "response_not_stored"
     retry = "never"
-    default_detail = "The request succeeded, but its answer was too large to keep or was streamed."
+    default_detail = (
+        "The request succeeded, but its answer was too large to keep, was streamed, or has been "
+        "erased since."
+    )
 
     def __init__(self, detail: str | None = None, *, resource: str | None = None) -> None:
         super().__init__(detail)
