@@ -23,7 +23,7 @@ from idempotency.core.responses import RecordedResponse
 from idempotency.core.states import State
 from idempotency.encryption import Unreadable
 from idempotency.jobs import Result, Run, run_job
-from idempotency.models import IdempotencyKey, OutboxMessage, StoredResponse
+from idempotency.models import IdempotencyKey, OutboxMessage, Proposal, StoredResponse
 from idempotency.stores import clock
 from idempotency.stores.ranges import answers_by_day
 
@@ -48,7 +48,9 @@ def _rotate(run: Run) -> None:
     rotation = _Rotation(run, encryption.writing_key())
     rotation.answers()
     rotation.operations()
-    rotation.messages()
+    rotation.values("messages", OutboxMessage.objects.using(run.using), "payload")
+    proposals = Proposal.objects.using(run.using).exclude(result={})
+    rotation.values("proposals", proposals, "result")
     rotation.tell()
 
 
@@ -88,14 +90,13 @@ class _Rotation:
                 if not anew.update(context={**kept, "context": sealed}):
                     self.held += rows.filter(pk=pk).exists()
 
-    def messages(self) -> None:
-        """What a message carries never changes, so its write needs no guard."""
-        rows = OutboxMessage.objects.using(self.run.using)
-        for batch in _batches(rows, "payload"):
-            for pk, payload in batch:
-                sealed = self._sealed("messages", payload)
+    def values(self, what: str, rows: QuerySet[Any], column: str) -> None:
+        """A column of JSON. One that was emptied meanwhile stays empty."""
+        for batch in _batches(rows, column):
+            for pk, value in batch:
+                sealed = self._sealed(what, value)
                 if sealed is not None:
-                    rows.filter(pk=pk).update(payload=sealed)
+                    rows.filter(pk=pk, **{column: value}).update(**{column: sealed})
 
     def tell(self) -> None:
         """Give the run its tally."""
@@ -131,7 +132,8 @@ class _Rotation:
             self._give_up("answers", encryption.key_of(headers), error)
             return
         anew = [list(pair) for pair in sealed.headers]
-        row.filter(body=stored.body).update(headers=anew, body=sealed.body)
+        # Not of a body that was erased since: the row is one that has a body.
+        row.update(headers=anew, body=sealed.body)
 
     def _sealed(self, what: str, value: Any) -> Any:
         """JSON under the key that writes; None when it is already, or is not to be."""

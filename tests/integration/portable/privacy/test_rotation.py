@@ -17,11 +17,14 @@ from cryptography.fernet import Fernet
 from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
 
-from idempotency import encryption, outbox
-from idempotency.models import IdempotencyKey, OutboxMessage, StoredResponse
+from idempotency import approvals, encryption, outbox
+from idempotency.approvals import Person
+from idempotency.kept import context_of
+from idempotency.models import Choice, IdempotencyKey, OutboxMessage, Proposal, StoredResponse
 from idempotency.outbox import nudging
 from idempotency.rotation import rotate_encryption
 from idempotency.stores import get_store
+from idempotency.stores.base import Seen
 from tests.integration.portable import elsewhere as other_side
 from tests.integration.portable import views
 from tests.integration.portable.api import PATIENCE, Api, assert_replay, key_of
@@ -65,6 +68,14 @@ def send(name: str) -> None:
         outbox.send(mail.__name__, {"name": name})
 
 
+def propose(key: str) -> Proposal:
+    """A person proposes that the operation succeeded."""
+    row = key_of(key)
+    result = {"id": "e1"}
+    told = {"result": result, "against": False, "reason": "seen", "person": Person("maria")}
+    return approvals.propose(row, Seen.of(row), Choice.SUCCEEDED, **told)
+
+
 def sealed_by() -> set[str | None]:
     """The keys that what is stored is under; None: in clear."""
     answers = StoredResponse.objects.values_list("headers", flat=True)
@@ -74,6 +85,7 @@ def sealed_by() -> set[str | None]:
         *map(encryption.key_of, answers),
         *(encryption.key_of_json(it["context"]) for it in kept),
         *map(encryption.key_of_json, messages),
+        *map(encryption.key_of_json, Proposal.objects.values_list("result", flat=True)),
     }
 
 
@@ -92,21 +104,23 @@ def test_all_that_is_stored_comes_under_the_key_that_writes(
     firsts |= {name: api.post("/things", {}, name) for name in ("old-1", "old-2", "old-3")}
     leave_open(api, "open")
     send("Jo")
+    propose("open")
     new = keys(NEW, OLD)
     firsts["new"] = api.post("/things", {}, "new")
     configure(BATCH_SIZE=2)
     told = (
         f"1 messages under {old}",
         f"1 operations under {old}",
+        f"1 proposals under {old}",
         "2 answers in clear",
         f"3 answers under {old}",
     )
 
     rehearsed = rotate_encryption(dry_run=True)
-    assert (rehearsed.done, sorted(rehearsed.details)) == (7, sorted(told))
+    assert (rehearsed.done, sorted(rehearsed.details)) == (8, sorted(told))
     assert sealed_by() == {None, old, new}
     rotated = rotate_encryption()
-    assert (rotated.done, rotated.failed, rotated.more) == (7, 0, False)
+    assert (rotated.done, rotated.failed, rotated.more) == (8, 0, False)
     assert sealed_by() == {new}
 
     keys(NEW)
@@ -193,6 +207,26 @@ def test_an_operation_that_ends_meanwhile_is_left_at_its_end(
     with before_a_write_of("idempotency_idempotencykey", lambda: api.post("/buy", {}, "k")):
         rotate_encryption()
     assert (key_of("k").state, key_of("k").context) == ("succeeded", None)
+
+
+@beside_others
+def test_an_operation_that_is_prepared_anew_meanwhile_keeps_its_new_intent(
+    api: Api, each_store: str, keys: Any
+) -> None:
+    keys(OLD)
+    leave_open(api, "k")
+    before = context_of(key_of("k").context)
+    keys(NEW, OLD)
+
+    def prepare_anew() -> None:
+        lease = get_store().take_over(key_of("k").pk, timedelta(minutes=1))
+        assert lease is not None
+        get_store().fail(lease, "certainly not sent", timedelta(hours=1), forget_recovery=True)
+        leave_open(api, "k")
+
+    with before_a_write_of("idempotency_idempotencykey", prepare_anew):
+        rotate_encryption()
+    assert context_of(key_of("k").context)["intent"] == before["intent"] + 1
 
 
 def test_an_operation_that_somebody_runs_is_left_to_him(
