@@ -21,7 +21,14 @@ from idempotency.enquiry import Contradicted, TooEarly
 from idempotency.http.requests import build_policy
 from idempotency.models import Choice, EventKind, Proposal, ProposalStatus
 from idempotency.operations import PREPARED, Unknown, envelope
-from tests.integration.portable.conformance.harness import NOW, Key, at, seconds, together
+from tests.integration.portable.conformance.harness import (
+    NOW,
+    Key,
+    at,
+    elsewhere,
+    seconds,
+    together,
+)
 from tests.integration.portable.doubts.payouts import (
     BOB,
     MARIA,
@@ -166,6 +173,19 @@ def test_of_two_proposals_at_once_one_is_written(limit: None) -> None:
 
     assert sorted(together(lambda: one(MARIA), lambda: one(BOB))) == [False, True]
     assert Proposal.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_proposed_about_what_somebody_took_over_meanwhile(limit: None) -> None:
+    key = stand(minor=5000, doubt=False, lease=timedelta(0))
+
+    def overtaken() -> Any:
+        elsewhere(lambda: key.store.take_over(key.row.pk, seconds(30)))
+        return PAID
+
+    Shipment.found["k"] = overtaken
+    assert decide(key) is Ending.CHANGED
+    assert not Proposal.objects.exists()
 
 
 def test_one_that_is_over_or_about_another_attempt_makes_way(limit: None) -> None:
