@@ -15,6 +15,7 @@ from idempotency.management.report_command import NOTHING, span, utc
 from idempotency.models import IdempotencyKey, KeyEvent, StoredResponse
 from idempotency.search import find_keys
 from idempotency.stores import clock
+from idempotency.stores.rows import opened
 
 #: Keys that one search shows.
 MOST = 20
@@ -105,7 +106,8 @@ def lines_of(report: KeyReport) -> Iterator[str]:
 
 
 def _size(answer: StoredResponse) -> str:
-    return "body not kept" if answer.body is None else f"{len(bytes(answer.body))} bytes"
+    given = opened(answer.pk, answer.status, answer.headers, answer.body)
+    return "body not kept" if given.body is None else f"{len(given.body)} bytes"
 
 
 def data_of(report: KeyReport) -> dict[str, Any]:

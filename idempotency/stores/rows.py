@@ -31,7 +31,7 @@ def today() -> Combinable:
 
 
 def opened(
-    key_id: int, status: int, headers: Iterable[Iterable[str]], body: bytes | None
+    key_id: int, status: int, headers: Iterable[Iterable[str]], body: bytes | memoryview | None
 ) -> RecordedResponse:
     """A stored answer as it was given; without its body when nobody can read that any more. The
     retry then hears that it is not stored, and the work does not run again."""

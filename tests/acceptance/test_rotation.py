@@ -16,6 +16,7 @@ from cryptography.fernet import Fernet
 
 from idempotency.encryption import key_of
 from tests.acceptance.product import Product, new_key, wait_until
+from tests.plugins.measured import Measure
 
 pytestmark = [pytest.mark.stack, pytest.mark.postgresql]
 
@@ -88,7 +89,7 @@ def ahead(behind: Product, tmp_path: Path) -> Iterator[Product]:
 
 
 def test_every_replay_answers_while_processes_with_old_and_new_keys_run(
-    behind: Product, ahead: Product
+    behind: Product, ahead: Product, measured: Measure
 ) -> None:
     clients = Clients(behind, ahead)
     for _ in range(AT_FIRST):
@@ -114,3 +115,4 @@ def test_every_replay_answers_while_processes_with_old_and_new_keys_run(
     for key in clients.firsts:
         clients.repeat(ahead, key)
     assert clients.wrong == []
+    measured("key rotated under a rolling deployment: replays, none wrong", str(clients.seen + 1))

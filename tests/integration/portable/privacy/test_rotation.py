@@ -31,6 +31,7 @@ from tests.integration.portable.api import PATIENCE, Api, assert_replay, key_of
 from tests.integration.portable.conformance.harness import elsewhere as elsewhere_done
 from tests.integration.portable.elsewhere import bought, elsewhere
 from tests.integration.portable.outbox.mail import mail
+from tests.plugins.measured import Measure
 
 pytestmark = pytest.mark.django_db
 beside_others = pytest.mark.django_db(transaction=True)
@@ -325,7 +326,7 @@ OLDEST, NEWEST = 4, 3
 
 @beside_others
 def test_every_replay_answers_while_the_key_is_rotated(
-    api: Api, each_store: str, keys: Any, configure: Any
+    api: Api, each_store: str, keys: Any, configure: Any, measured: Measure
 ) -> None:
     keys(OLD)
     traffic = Traffic(api)
@@ -346,9 +347,11 @@ def test_every_replay_answers_while_the_key_is_rotated(
         traffic.goes_round()
         new = keys(NEW, OLD)
         traffic.goes_round()
+        before = sum(traffic.replays)
         with connection.execute_wrapper(between_rows):
             rotated = rotate_encryption()
         assert rotated.done > OLDEST
+        during = sum(traffic.replays) - before
         assert rotate_encryption(dry_run=True).details == (
             f"all is under {new}: no other key is needed",
         )
@@ -356,6 +359,8 @@ def test_every_replay_answers_while_the_key_is_rotated(
         traffic.goes_round()
     for key in traffic.firsts:
         traffic.ask_again(key)
+    told = f"{during} while {rotated.done} rows were sealed anew, {sum(traffic.replays)} in all"
+    measured(f"key rotated, {each_store}: replays, none wrong", told)
     assert len(views.calls) == len(traffic.firsts)
     assert sealed_by() == {new}
     assert api.post("/buy", {}, "open").status_code == 201
