@@ -231,6 +231,8 @@ def _environment() -> dict[str, str]:
     HTTPS=0 says that no TLS can exist on loopback, and so lets cookies travel without it.
     """
     defaults = {"DEBUG": "0", "DEMO": "1", "DEMO_FAULTS": "1", "HTTPS": "0"}
+    # 1,000.00 of most currencies: what is above takes two of the demo's users to settle.
+    defaults["FOUR_EYES_ABOVE"] = '{"*": 100000}'
     env = defaults | dict(os.environ)
     env["PORT"] = str(_port())
     env.setdefault("SECRET_KEY", _secret_key())

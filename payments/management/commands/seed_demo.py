@@ -1,4 +1,4 @@
-"""Fill a demo: two merchants with public API keys and money, and two users of the admin."""
+"""Fill a demo: two merchants with public API keys and money, and three users of the admin."""
 
 import json
 from argparse import ArgumentParser
@@ -17,7 +17,9 @@ MERCHANTS = {"Acme": "sk_test_acme", "Globex": "sk_test_globex"}
 #: In minor units, so that a transfer works at once.
 OPENING_BALANCES = {"EUR": 1_000_000, "USD": 1_000_000}
 #: Their passwords are their names.
-ADMIN, VIEWER = "admin", "viewer"
+ADMIN, APPROVER, VIEWER = "admin", "approver", "viewer"
+#: What the approver may do beside looking: the second of two people who end much money's doubt.
+APPROVES = ["ask_idempotencykey", "approve_proposal"]
 
 
 class Command(BaseCommand):
@@ -59,15 +61,15 @@ def _users() -> None:
     users = get_user_model()._default_manager
     if not users.filter(username=ADMIN).exists():
         users.create_superuser(ADMIN, password=ADMIN)
-    if not users.filter(username=VIEWER).exists():
-        viewer = users.create_user(VIEWER, password=VIEWER, is_staff=True)
-        # Sees all and changes nothing: neither force-fail nor stored bodies are among these.
-        viewer.user_permissions.set(
-            Permission.objects.filter(
-                content_type__app_label__in=["idempotency", "payments"],
-                codename__startswith="view_",
-            ).exclude(codename__in=["view_response_body", "view_outbox_payload"])
-        )
+    # Sees all and changes nothing: neither force-fail nor stored bodies are among these.
+    ours = Permission.objects.filter(content_type__app_label__in=["idempotency", "payments"])
+    views = ours.filter(codename__startswith="view_").exclude(
+        codename__in=["view_response_body", "view_outbox_payload"]
+    )
+    for name, more in ((VIEWER, []), (APPROVER, APPROVES)):
+        if not users.filter(username=name).exists():
+            user = users.create_user(name, password=name, is_staff=True)
+            user.user_permissions.set([*views, *ours.filter(codename__in=more)])
 
 
 def _described(accounts: dict[str, Merchant]) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def _described(accounts: dict[str, Merchant]) -> dict[str, Any]:
             {"name": name, "account": merchant.public_id, "api_key": MERCHANTS[name]}
             for name, merchant in accounts.items()
         ],
-        "users": [{"username": it, "password": it} for it in (ADMIN, VIEWER)],
+        "users": [{"username": it, "password": it} for it in (ADMIN, APPROVER, VIEWER)],
     }
 
 
@@ -85,5 +87,8 @@ def _text(accounts: dict[str, Merchant]) -> str:
         f"  {name + ':':<8} {merchant.public_id}, API key {MERCHANTS[name]}"
         for name, merchant in accounts.items()
     ]
-    lines.append(f"  Users:   {ADMIN}/{ADMIN}, and {VIEWER}/{VIEWER}, who may look but not act")
+    lines.append(
+        f"  Users:   {ADMIN}/{ADMIN}; {APPROVER}/{APPROVER}, who may ask the gateway and approve; "
+        f"{VIEWER}/{VIEWER}, who may look but not act"
+    )
     return "\n".join(lines)

@@ -61,6 +61,15 @@ def test_running_it_again_changes_nothing(demo: dict[str, Api]) -> None:
     assert "sk_test_globex" in text
 
 
+def test_the_approver_may_ask_and_approve_but_not_settle(demo: dict[str, Api]) -> None:
+    approver = authenticate(username="approver", password="approver")
+    assert isinstance(approver, User)
+    assert approver.has_perms(["idempotency.approve_proposal", "idempotency.ask_idempotencykey"])
+    assert approver.has_perm("idempotency.view_proposal")
+    assert not approver.has_perm("idempotency.settle_idempotencykey")
+    assert not approver.has_perm("idempotency.force_fail_idempotencykey")
+
+
 def test_the_viewer_may_look_but_not_act(demo: dict[str, Api]) -> None:
     admin = authenticate(username="admin", password="admin")
     viewer = authenticate(username="viewer", password="viewer")
@@ -72,4 +81,6 @@ def test_the_viewer_may_look_but_not_act(demo: dict[str, Api]) -> None:
     assert viewer.has_perms(["idempotency.view_idempotencykey", "payments.view_charge"])
     assert not viewer.has_perm("idempotency.force_fail_idempotencykey")
     assert not viewer.has_perm("idempotency.view_response_body")
+    assert not viewer.has_perm("idempotency.ask_idempotencykey")
+    assert not viewer.has_perm("idempotency.approve_proposal")
     assert not viewer.has_perm("idempotency.view_outbox_payload")
