@@ -35,9 +35,11 @@ _SHAPES = (
 )
 
 #: A name and its value as JSON, Python or a query string write them: ``"pin": "1"``, ``pin='1'``.
+#: Bounded, and from the beginning of a word on: a long line takes no longer than it is.
 _PAIR = re.compile(
-    r"""(?P<quote>\\*["'])?(?P<name>[A-Za-z][\w.-]*)(?(quote)(?P=quote)\s*[:=]|=)\s*"""
-    r"""(?P<value>\\*"[^"]*"|\\*'[^']*'|[^\s"',;&{}\[\]()]+)"""
+    r"""(?P<quote>\\{0,4}["'])?(?<![\w.-])(?P<name>[A-Za-z][\w.-]{0,63})"""
+    r"""(?(quote)(?P=quote)\s{0,8}[:=]|=)\s{0,8}"""
+    r"""(?P<value>\\{0,4}"[^"]*"|\\{0,4}'[^']*'|[^\s"',;&{}\[\]()]+)"""
 )
 
 _hidden: ContextVar[set[str] | None] = ContextVar("idempotency_hidden", default=None)

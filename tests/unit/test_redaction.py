@@ -95,3 +95,10 @@ def test_outside_a_request_nothing_is_remembered() -> None:
     begin()
     assert redact("s3cret") == "s3cret"
     end()
+
+
+@pytest.mark.parametrize("piece", ["a", "\\", 'a"', 'a="', "a=b&", '"a":', " ", "a "])
+def test_a_long_line_takes_no_longer_than_it_is(piece: str) -> None:
+    # A pattern that looks back over all it has seen would not end here.
+    line = piece * 50_000
+    assert redact(line) == line

@@ -39,9 +39,11 @@ def named(name: str, tenant: str = "acme") -> Key:
 
 
 def pruned(name: str, tenant: str = "acme") -> int:
-    """An answer whose key was pruned; its record."""
+    """An answer of another day, whose key was pruned; its record."""
     lease = named(name, tenant).completed(ANSWER)
     write_event(named(name, tenant).row, "takeover")
+    tomorrow = lease.response_day + timedelta(days=1)
+    StoredResponse.objects.filter(pk=lease.key_id).update(day=tomorrow)
     IdempotencyKey.objects.filter(pk=lease.key_id).delete()
     return lease.key_id
 

@@ -64,6 +64,13 @@ def leave_open(api: Api, key: str) -> None:
     assert api.post("/buy", {}, key).status_code == 503
 
 
+def move_to_another_day(key: str) -> None:
+    row = key_of(key)
+    tomorrow = row.response_day + timedelta(days=1)
+    StoredResponse.objects.filter(pk=row.pk).update(day=tomorrow)
+    IdempotencyKey.objects.filter(pk=row.pk).update(response_day=tomorrow)
+
+
 def send(name: str) -> None:
     with transaction.atomic():
         outbox.send(mail.__name__, {"name": name})
@@ -103,6 +110,7 @@ def test_all_that_is_stored_comes_under_the_key_that_writes(
     firsts = {name: api.post("/things", {}, name) for name in ("clear-1", "clear-2")}
     old = keys(OLD)
     firsts |= {name: api.post("/things", {}, name) for name in ("old-1", "old-2", "old-3")}
+    move_to_another_day("old-1")
     leave_open(api, "open")
     send("Jo")
     propose("open")
