@@ -119,9 +119,13 @@ def test_case_10_empty_bodies_bytes_and_odd_headers_are_replayed(
 
     assert first.status_code < 400
     assert_replay(again, first)
-    kept = {header: value for header, value in again.items() if header != MARKER}
-    assert kept == dict(first.items())
+    assert kept_headers(again) == kept_headers(first)
     assert views.effects() == 1
+
+
+def kept_headers(response: Any) -> dict[str, str]:
+    """Without the marker, and without the id that the project's middleware gives each exchange."""
+    return {name: value for name, value in response.items() if name not in (MARKER, "X-Request-ID")}
 
 
 FRESH = {
@@ -156,7 +160,7 @@ def test_case_11_cookies_dates_limits_and_ids_are_not_replayed(api: Api, path: s
     assert_replay(again, first)
     assert first.cookies["session"].value == "of the first caller"
     assert not again.cookies
-    assert [name for name in FRESH if name in again.headers] == []
+    assert [name for name, value in FRESH.items() if again.headers.get(name) == value] == []
     assert again["X-Kept"] == "1"
 
 
