@@ -135,9 +135,9 @@ def retry_now(facts: KeyFacts) -> str:
 def _retry_of_succeeded(facts: KeyFacts) -> str:
     if facts.status is None or not facts.body_kept:
         return _(
-            "The request is done, but its answer is not there: it was too large, streamed or erased, "
-            "or its day or its encryption key is gone. A retry gets 409 response_not_stored; the "
-            "work does not run again."
+            "The request is done, but its answer is not there: it was too large, streamed or "
+            "erased, or its day or its encryption key is gone. A retry gets 409 "
+            "response_not_stored; the work does not run again."
         )
     text = _("A retry with the same request gets the stored %d, byte for byte.") % facts.status
     return f"{_('An operator ended this request.')} {text}" if facts.ended else text

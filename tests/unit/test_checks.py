@@ -216,7 +216,9 @@ def test_e004_lets_other_fields_be_excluded(configure: Any, name: str) -> None:
 # E006
 
 
-@pytest.mark.parametrize("key", ["hunter2", "", "c2hvcnQgb2YgdGhpcnR5LXR3byBieXRlcywgYnV0", "é" * 44])
+@pytest.mark.parametrize(
+    "key", ["hunter2", "", "c2hvcnQgb2YgdGhpcnR5LXR3byBieXRlcywgYnV0", "é" * 44]
+)
 def test_e006_a_key_that_is_none_is_named_by_its_place(configure: Any, key: str) -> None:
     configure(ENCRYPTION_KEYS=[Fernet.generate_key(), key])
 
