@@ -63,6 +63,7 @@ def test_a_call_that_was_not_sent_leaves_one_and_the_next_intent_has_a_key_of_it
     assert len(set(elsewhere.asked)) == 2
 
 
+@pytest.mark.postgresql  # the portable store reads the answer with a second one
 def test_a_replay_costs_one_statement_whatever_is_told_of_it(api: Api) -> None:
     api.post("/buy", {}, "k")
     with statements() as sent:
