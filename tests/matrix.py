@@ -36,32 +36,33 @@ class Variant:
 
 
 def variants() -> Iterator[Variant]:
-    yield Variant("SQLite", PORTABLE, env={"TEST_DATABASE": "sqlite"})
-    yield _oldest_postgresql_and_newest_django()
+    """The oldest databases under the newest Django, as far as they are here: what breaks under
+    either has a name in it. On SQLite the ORM, on PostgreSQL 15 the functions; the whole suite has
+    both."""
+    python, django = _newest_django()
+    yield Variant(f"SQLite{django}", PORTABLE, python=python, env={"TEST_DATABASE": "sqlite"})
+    bin_dir = Path("/usr/lib/postgresql/15/bin")
+    # The client half knows no Django: its tests run once, in the whole suite.
+    unit = ["tests/unit", "--ignore=tests/unit/client"] if django else []
+    yield Variant(
+        f"PostgreSQL 15{django}",
+        [*PORTABLE, *unit],
+        python=python,
+        env={"TEST_DATABASE": f"postgres:{bin_dir}", "TEST_STORES": "functions"},
+        skipped="" if (bin_dir / "postgres").exists() else f"there is no {bin_dir}",
+    )
     yield Variant("the whole suite", [*PARALLEL, "--durations=15"])
 
 
-def _oldest_postgresql_and_newest_django() -> Variant:
-    """Both in one run, as far as they are here: what breaks under either has a name in it.
-
-    Django 6.1 needs Python 3.12: a virtual environment of its own beside .venv.
-    """
-    bin_dir = Path("/usr/lib/postgresql/15/bin")
-    old = (bin_dir / "postgres").exists()
+def _newest_django() -> tuple[str, str]:
+    """An interpreter with Django 6.1, which needs Python 3.12, and its name for people; this one
+    and no name where the whole suite runs on it, or where there is none."""
     newer = None if sys.version_info >= (3, 12) else next(_newer_interpreters(), None)
-    env = {"TEST_DATABASE": f"postgres:{bin_dir}"} if old else {}
-    parts = ["PostgreSQL 15"] if old else []
-    # The client half knows no Django: its tests run once, in the whole suite.
-    arguments = [*PORTABLE, "tests/unit", "--ignore=tests/unit/client"] if newer else PORTABLE
-    python = sys.executable
-    if newer is not None:
-        parts.append("Django 6.1 on Python 3.12 or later")
-        venv = ROOT / ".venv-newest"
-        subprocess.run(["sh", "config/install.sh", newer, venv.name], cwd=ROOT, check=True)
-        python = str(venv / "bin" / "python")
-    missing = "" if parts else f"there is no {bin_dir} and no other Python"
-    name = " and ".join(parts) or "PostgreSQL 15 or Django 6.1"
-    return Variant(name, arguments, python=python, env=env, skipped=missing)
+    if newer is None:
+        return sys.executable, ""
+    venv = ROOT / ".venv-newest"
+    subprocess.run(["sh", "config/install.sh", newer, venv.name], cwd=ROOT, check=True)
+    return str(venv / "bin" / "python"), " and Django 6.1 on Python 3.12 or later"
 
 
 def _newer_interpreters() -> Iterator[str]:

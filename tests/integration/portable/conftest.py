@@ -5,6 +5,7 @@ Imports of the product are inside the fixtures: this file is read before the set
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,20 @@ def api(db: None, settings: Any) -> Iterator[Api]:
     views.reset()
     yield Api()
     views.reset()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """TEST_STORES=functions: what runs on both stores runs on the functions only."""
+    if os.environ.get("TEST_STORES") != "functions":
+        return
+    params = [getattr(getattr(item, "callspec", None), "params", {}) for item in items]
+    orm = [
+        item
+        for item, of in zip(items, params, strict=True)
+        if of.get("each_store") == "orm" or str(of.get("store")).endswith("DatabaseStore")
+    ]
+    config.hook.pytest_deselected(items=orm)
+    items[:] = [item for item in items if item not in set(orm)]
 
 
 @pytest.fixture(params=[pytest.param("functions", marks=pytest.mark.postgresql), "orm"])
