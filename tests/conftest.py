@@ -103,6 +103,10 @@ def _adjust_settings() -> None:
     if os.environ["TEST_DATABASE"] == "sqlite":
         name = settings.DATABASES["default"]["NAME"]
         settings.DATABASES["default"].setdefault("TEST", {})["NAME"] = f"{name}.test"
+    # pytest-django read the settings of a worker of xdist before it got its own database of Valkey.
+    url = os.environ["REDIS_URL"]
+    settings.REDIS_URL = settings.CELERY_BROKER_URL = url
+    settings.IDEMPOTENCY["REDIS_URL"] = settings.PAYMENTS_GATEWAY["REDIS_URL"] = url
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     # A thread that tells Redis what was counted would meddle with tests that cut it off.
     traffic.EVERY = threading.TIMEOUT_MAX
