@@ -130,15 +130,8 @@ def test_with_30_percent_of_the_answers_lost_every_charge_is_made_once(
 
         async def main() -> list[str]:
             async with AsyncSafeClient(proxy.url, policy=policy, budget=budget) as client:
-                # All at once, a slow machine's failures come together, and its breaker opens.
-                room = asyncio.Semaphore(10)
-
-                async def post(n: int) -> str:
-                    async with room:
-                        answer = await client.post("/v1/charges", json={"n": n})
-                    return str(answer.json()["id"])
-
-                return await asyncio.gather(*map(post, range(calls)))
+                posts = [client.post("/v1/charges", json={"n": n}) for n in range(calls)]
+                return [answer.json()["id"] for answer in await asyncio.gather(*posts)]
 
         answers = asyncio.run(main())
     assert len(charges.done) == len(set(answers)) == calls

@@ -13,21 +13,18 @@ import pytest
 import yaml
 from django.test import Client
 
-from tests.counts import repeats
 from tests.integration.payments.api import Api
 from tests.plugins.gateway import GatewayProcess
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Examples for each operation, and the requests that these come to at least.
-EXAMPLES, REQUESTS = repeats(30, everyday=8), repeats(2000, everyday=500)
+REQUESTS = 2000
 
 
 @pytest.mark.django_db(transaction=True)
 def test_no_request_gets_a_server_error_or_an_undocumented_answer(
     live_server: Any, acme: Api, globex: Api, bank: GatewayProcess
 ) -> None:
-    """All checks of schemathesis, on hundreds of requests (THOROUGH: at least 2,000), the same ones
-    every time.
+    """All checks of schemathesis, on at least 2,000 requests, the same ones every time.
 
     Run it by hand without `--generation-deterministic` for other requests: see schemathesis.toml.
     """
@@ -35,7 +32,6 @@ def test_no_request_gets_a_server_error_or_an_undocumented_answer(
     program = str(Path(sys.executable).with_name("schemathesis"))
     command = [program, "--no-color", "run", f"{live_server.url}/api/schema/", "--workers", "2"]
     command += ["--checks", "all", "--continue-on-failure", "--generation-deterministic"]
-    command += ["--max-examples", str(EXAMPLES)]
     environment = os.environ | {
         "SCHEMATHESIS_API_KEY": acme.secret,
         "SCHEMATHESIS_ACCOUNT": globex.merchant.public_id,
