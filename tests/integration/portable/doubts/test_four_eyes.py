@@ -419,7 +419,7 @@ def test_what_the_other_side_answered_is_sealed_and_kept_no_longer_than_needed(
         key = stand(minor=5000)
         says(PAID)
         proposal = propose(key)
-        assert "b1" not in str(Proposal.objects.get().result)
+        assert "'b1'" not in str(Proposal.objects.get().result)
         assert approvals.result_of(proposal) == {"id": "b1"}
         maintenance.prune_expired_keys()
         assert approvals.result_of(Proposal.objects.get()) == {"id": "b1"}

@@ -30,22 +30,22 @@ def test_what_a_message_carries_is_encrypted_until_it_is_delivered(
     configure: Any, each_claim: str
 ) -> None:
     configure(ENCRYPTION_KEYS=[OLD])
-    message = send("Jo")
-    assert "Jo" not in json.dumps(message.payload)
-    assert '"name": "Jo"' in show_json(message.payload)
+    message = send("Jo Ann")
+    assert "Jo Ann" not in json.dumps(message.payload)
+    assert '"name": "Jo Ann"' in show_json(message.payload)
     configure(ENCRYPTION_KEYS=[NEW, OLD])
     assert Dispatcher(threads=0).run().delivered == 1
-    assert Mail.arrived[0].payload == {"name": "Jo"}
+    assert Mail.arrived[0].payload == {"name": "Jo Ann"}
 
 
 def test_a_message_that_nobody_can_read_holds_up_no_other(configure: Any, each_claim: str) -> None:
     configure(ENCRYPTION_KEYS=[OLD])
     lost = send("lost")
     configure(ENCRYPTION_KEYS=[NEW])
-    send("Jo")
+    send("Jo Ann")
     tally = Dispatcher(threads=0).run()
     assert (tally.delivered, tally.dead) == (1, 1)
-    assert Mail.arrived[0].payload == {"name": "Jo"}
+    assert Mail.arrived[0].payload == {"name": "Jo Ann"}
     lost.refresh_from_db()
     assert "its payload cannot be read: It was encrypted by the key" in lost.last_error
 
