@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from idempotency.client import BudgetPolicy, CallPolicy, RetryBudget, SafeClient
+from idempotency.client import BudgetPolicy, CallPolicy, Fixed, RetryBudget, SafeClient
 from tests.acceptance.product import Product, new_key
 from tests.counts import repeats
 from tests.plugins.fault_proxy import Fault, FaultProxy
@@ -46,7 +46,9 @@ def test_a_client_that_waits_one_second_for_three_gets_the_first_id(
     product: Product, proxy: FaultProxy
 ) -> None:
     key = new_key()
-    with merchant(proxy, attempts=4, attempt_timeout=1.0) as client:
+    # Three retries span ten seconds, so that a busy machine has answered by then.
+    patient = Fixed(2.0)
+    with merchant(proxy, attempts=4, attempt_timeout=1.0, backoff=patient) as client:
         answer = charge(client, key, "tok_slow")
     assert answer.status_code == 201
     assert proxy.requests > 1

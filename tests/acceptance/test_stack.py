@@ -265,17 +265,9 @@ def test_a_server_that_dies_is_started_again_with_its_data(
     assert paste(stack.curl()) == (201, charged[1], "true")
 
 
-def test_the_log_of_the_run_before_is_kept(start: Callable[..., Run]) -> None:
-    first = start()
-    first.wait_until_ready()
-    first.end(signal.SIGTERM)
-    written = (first.data / "logs/web.log").read_text()
-    second = start()
-    second.wait_until_ready()
-    assert (second.data / "logs/web.previous.log").read_text() == written
-
-
-def test_ctrl_c_stops_everything_and_the_next_run_has_the_data(start: Callable[..., Run]) -> None:
+def test_ctrl_c_stops_everything_and_the_next_run_has_its_data_and_keeps_its_log(
+    start: Callable[..., Run],
+) -> None:
     port = str(embedded.free_port())
     first = start(PORT=port)
     first.wait_until_ready()
@@ -283,11 +275,13 @@ def test_ctrl_c_stops_everything_and_the_next_run_has_the_data(start: Callable[.
     assert first.end(signal.SIGINT) == 0
     assert first.processes() == []
     assert not (first.data / "stack.json").exists()
+    written = (first.data / "logs/web.log").read_text()
 
     second = start(PORT=port)
     second.wait_until_ready()
     assert second.curl() != first.curl()
     assert paste(first.curl()) == (201, body, "true")
+    assert (second.data / "logs/web.previous.log").read_text() == written
     assert second.end(signal.SIGTERM) == 0
     assert second.processes() == []
 

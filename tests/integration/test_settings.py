@@ -18,16 +18,20 @@ PRODUCTION = {
 }
 
 
-def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run manage.py with nothing but `env`."""
+def python(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with nothing but `env`."""
     kept = {"PATH": os.environ["PATH"], "STACK_DATA": "/nonexistent"}
-    command = [sys.executable, "manage.py", *arguments]
+    command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=ROOT, env=kept | env, capture_output=True, text=True)
 
 
+def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return python("manage.py", *arguments, **env)
+
+
 def value(name: str, **env: str) -> object:
-    program = f"from django.conf import settings; import json; print(json.dumps(settings.{name}))"
-    done = manage("shell", "--verbosity", "0", "-c", program, **env)
+    program = f"from config import settings; import json; print(json.dumps(settings.{name}))"
+    done = python("-c", program, **env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
