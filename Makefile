@@ -2,6 +2,7 @@
 # make demo     its story in twenty lines, told against a running stack
 # make test     linters, types, layers and every test
 # make mutants  each guard removed in a copy; a named test has to fail
+# make chaos    the whole product under faults: SECONDS=300 SEED=1, WITHOUT=fence|lease|downstream-key
 # make bench    what the protection costs
 # make lint     the linters, types and layers alone
 # make install  .venv, from constraints.txt
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test mutants bench lint lock messages screenshots clean
+.PHONY: help install run demo test mutants chaos bench lint lock messages screenshots clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -44,6 +45,12 @@ test: lint
 
 mutants: install
 	$(BIN)/python -m tests.mutations
+
+SECONDS ?= 300
+SEED ?= 1
+chaos: install
+	@exec $(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) \
+	    $(if $(WITHOUT),--without $(WITHOUT))
 
 bench: install
 	$(BIN)/python -m tests.benchmarks
