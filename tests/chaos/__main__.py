@@ -59,26 +59,41 @@ class StopRequested(BaseException):
 def main() -> int:
     options = _options()
     _stop_on_signals()
+    # What the merchants' breakers do is no news here.
     logging.getLogger("idempotency").setLevel(logging.ERROR)
-    seconds, seed = options.seconds, options.seed
-    if options.without:
-        words = ["--seconds", f"{seconds}", "--seed", f"{seed}", "--biased", options.without]
-        noticed = run_without(options.without, words)
-        print(f"without {options.without}: {'noticed' if noticed else 'NOT NOTICED'}", flush=True)
-        return 0 if noticed else 1
+    try:
+        if options.without:
+            return _without(options)
+        return _with_everything(options)
+    except StopRequested:
+        print("Stopped", flush=True)
+        return 130
+
+
+def _without(options: argparse.Namespace) -> int:
+    words = ["--seconds", f"{options.seconds}", "--seed", f"{options.seed}"]
+    noticed = run_without(options.without, [*words, "--biased", options.without])
+    print(f"without {options.without}: {'noticed' if noticed else 'NOT NOTICED'}", flush=True)
+    return 0 if noticed else 1
+
+
+def _with_everything(options: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.chmod(0o755)  # PostgreSQL, run as nobody, walks it
-    with contextlib.suppress(StopRequested):
-        outcome = run(folder, seconds, seed, options.keys or int(RATE * seconds), options.biased)
-        print(report.table(outcome), flush=True)
-        if not outcome.violations:
-            shutil.rmtree(folder, ignore_errors=True)
-            return 0
-        print("\n".join(report.story(outcome, folder / "history.jsonl")))
-        print(f"The history is in {folder / 'history.jsonl'}.", flush=True)
-        return 1
-    shutil.rmtree(folder, ignore_errors=True)
-    return 130
+    keys = options.keys or int(RATE * options.seconds)
+    try:
+        outcome = run(folder, options.seconds, options.seed, keys, options.biased)
+    except StopRequested:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    print(report.table(outcome), flush=True)
+    if not outcome.violations:
+        shutil.rmtree(folder, ignore_errors=True)
+        return 0
+    print("\n".join(report.story(outcome, folder / "history.jsonl")))
+    print(f"The history and the logs are in {folder}.", flush=True)
+    shutil.rmtree(folder / "postgres", ignore_errors=True)
+    return 1
 
 
 def run(folder: Path, seconds: float, seed: int, keys: int, biased: str) -> report.Outcome:

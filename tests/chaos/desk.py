@@ -9,6 +9,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -101,7 +102,7 @@ def merchants(names: list[str]) -> dict[str, Any]:
     return {"merchants": made}
 
 
-_COMMANDS = {
+_COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "job": job,
     "everything": everything,
     "force_fail": force_fail,

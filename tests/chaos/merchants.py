@@ -39,7 +39,7 @@ POLICY = CallPolicy(attempts=4, attempt_timeout=4.0, deadline=20.0)
 BREAKER = BreakerPolicy(open_for=0.5, open_cap=2.0)
 NO_ANSWER = (httpx2.TransportError, BreakerOpen, DeadlineExceeded, TimeoutError)
 #: Clients that are being served, or wait to come back.
-MOST_OPEN = 160
+MOST_OPEN = 320
 #: How much faster than the mean rate arrivals may be, to make good for an outage.
 CATCH_UP = 2.0
 #: Charges whose refund may be asked for.

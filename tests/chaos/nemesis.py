@@ -77,7 +77,7 @@ class Nemesis:
     def __init__(self, stage: Stage, history: History, seed: int, bias: Bias) -> None:
         self._stage, self._history, self._bias = stage, history, bias
         self._rng = random.Random(f"nemesis {seed}")
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
         self._helpers: list[subprocess.Popen[bytes]] = []
         self._redis = redis.Redis.from_url(stage.valkey.url, socket_timeout=1.0)
@@ -117,7 +117,7 @@ class Nemesis:
             self.counts[name] += 1
             self._history.note("fault_done", what=name, about=about)
 
-    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+    def _later(self, seconds: float, action: Callable[[], object]) -> None:
         heappush(self._due, (time.monotonic() + seconds, next(self._numbers), action))
 
     def _mend(self, now: float) -> None:
@@ -181,7 +181,7 @@ class Nemesis:
 
     def _at_valkey(self, *command: str) -> Any:
         try:
-            self._redis.execute_command(*command)
+            self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
         except redis.RedisError:
             return None  # it is stopped, or paused already
         return list(command)
