@@ -47,8 +47,9 @@ class Ratios:
         )
 
 
-def measure(kinds: dict[str, Request], rounds: int) -> Ratios:
-    """Run one request of each kind in turn, so that a slow moment of the machine hits all alike."""
+def medians(kinds: dict[str, Request], rounds: int) -> dict[str, float]:
+    """Run one request of each kind in turn, so that a slow moment of the machine hits all alike;
+    nanoseconds."""
     times: dict[str, list[int]] = {name: [] for name in kinds}
     for index in range(rounds + rounds // 10):
         for name, request in kinds.items():
@@ -56,7 +57,11 @@ def measure(kinds: dict[str, Request], rounds: int) -> Ratios:
             request()
             if index >= rounds // 10:
                 times[name].append(time.perf_counter_ns() - began)
-    p50 = {name: statistics.median(values) for name, values in times.items()}
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def measure(kinds: dict[str, Request], rounds: int) -> Ratios:
+    p50 = medians(kinds, rounds)
     return Ratios(
         bare_ms=p50["bare"] / 1e6,
         fresh=p50["fresh"] / p50["bare"],
@@ -127,6 +132,18 @@ def one_insert(rounds: int, *, by_hand: bool = False) -> Ratios:
     poster = _Poster({"name": "One Coffee Ltd"})
     paths = ("/bare-lean", "/protected-lean") if by_hand else ("/bare", "/protected")
     return measure(poster.kinds(*paths, "anonymous"), rounds)
+
+
+@override_settings(ROOT_URLCONF="tests.benchmarks.urls", MIDDLEWARE=[])
+def waiting(rounds: int) -> float:
+    """The same view with ``busy = "wait"``: a first request that nobody waits for, over bare."""
+    poster = _Poster({"name": "One Coffee Ltd"})
+    kinds = {
+        "bare": poster.post("/bare", 201, _new_keys()),
+        "waiting": poster.post("/waiting", 201, _new_keys()),
+    }
+    p50 = medians(kinds, rounds)
+    return p50["waiting"] / p50["bare"]
 
 
 @override_settings(ROOT_URLCONF="tests.benchmarks.urls", MIDDLEWARE=[])

@@ -14,17 +14,18 @@ from config import embedded
 
 
 @contextlib.contextmanager
-def started(*, durable: bool = True, data: Path | None = None) -> Iterator[embedded.Postgres]:
+def started(data: Path | None = None, **changes: str) -> Iterator[embedded.Postgres]:
     """Both servers in a folder of their own, or in ``data``, where the database stays.
 
-    The environment names them; Django is set up and its database migrated. Only then may Django's
-    modules be imported. ``durable``: flushed at each commit, as in production.
+    Durable, as in production: every commit is flushed. The environment names them, with
+    ``changes``; Django is set up and its database migrated. Only then may Django's modules be
+    imported.
     """
     with contextlib.ExitStack() as running:
         folder = data or Path(running.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # PostgreSQL, run as nobody, walks it
-        postgres = embedded.Postgres(folder / "postgres", durable=durable)
+        postgres = embedded.Postgres(folder / "postgres", durable=True)
         valkey = embedded.Valkey(folder / "valkey", durable=False)
         running.enter_context(postgres)
         running.enter_context(valkey)
@@ -35,7 +36,7 @@ def started(*, durable: bool = True, data: Path | None = None) -> Iterator[embed
             "SECRET_KEY": "of the benchmark",
             "HTTPS": "0",
             "ALLOWED_HOSTS": "localhost,127.0.0.1,testserver",
-        }
+        } | changes
         set_up()
         yield postgres
 

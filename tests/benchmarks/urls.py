@@ -39,6 +39,10 @@ class ProtectedView(IdempotencyMixin, BareView):
     idempotency_body_field = "client_token"
 
 
+class WaitingView(ProtectedView):
+    idempotency_busy = "wait"
+
+
 class BareLeanView(APIView):
     """By hand: no serializer, so the INSERT is nearly all there is."""
 
@@ -66,6 +70,7 @@ class BareTransfersView(PaymentsView):
 urlpatterns = [
     path("bare", BareView.as_view()),
     path("protected", ProtectedView.as_view()),
+    path("waiting", WaitingView.as_view()),
     path("bare-lean", BareLeanView.as_view()),
     path("protected-lean", ProtectedLeanView.as_view()),
     path("bare-transfers", BareTransfersView.as_view()),
