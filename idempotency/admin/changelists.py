@@ -14,7 +14,7 @@ from django.core.paginator import Paginator
 from django.db import DataError, router
 from django.db.models import Field, Model, Q, QuerySet
 from django.db.models.expressions import Combinable
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from idempotency.admin.times import span
@@ -188,6 +188,22 @@ class LargeTableAdmin(ModelAdminOf):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return KeysetChangeList
+
+    def page_of(self, request: HttpRequest, record: Any) -> dict[str, Any]:
+        """What the page of one record shows, over what Django's would."""
+        return {}
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Any = None,
+    ) -> HttpResponse:
+        context.update(self.page_of(request, obj))
+        return super().render_change_form(request, context, add, change, form_url, obj)
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from idempotency import doubts, inspection
+from idempotency.admin import confirming
 from idempotency.admin.cells import badge, lease_left
 from idempotency.admin.seen import read_ids, read_tokens, token_of
 from idempotency.approvals import AlreadyProposed, Person, Stake, stake_of
@@ -101,7 +100,7 @@ def view(model_admin: IdempotencyKeyAdmin, request: HttpRequest) -> HttpResponse
     if not form.is_valid():
         return _ask(model_admin, request, form, list(seen))
     _end(model_admin, request, seen, form.cleaned_data)
-    return HttpResponseRedirect(_back(model_admin, request, list(seen)))
+    return HttpResponseRedirect(confirming.back(model_admin, request, list(seen)))
 
 
 def _ask(
@@ -110,33 +109,17 @@ def _ask(
     keys = model_admin.get_queryset(request).filter(pk__in=ids).order_by("-pk")
     found = [Candidate(key, inspection.facts_of(key, key.now)) for key in keys]
     ready = [candidate for candidate in found if candidate.facts.is_open]
-    context = {
-        **model_admin.admin_site.each_context(request),
-        "title": _("Force-fail"),
-        "opts": model_admin.opts,
-        "media": model_admin.media,
-        "preserved_filters": model_admin.get_preserved_filters(request),
-        "form": form,
-        "ready": ready,
-        "settled": [candidate for candidate in found if not candidate.facts.is_open],
-        "effect_possible": any(candidate.risk is Risk.EFFECT for candidate in ready),
-        "back": _back(model_admin, request, ids),
-    }
-    template = "admin/idempotency/idempotencykey/force_fail.html"
-    return TemplateResponse(request, template, context)
-
-
-def _back(model_admin: IdempotencyKeyAdmin, request: HttpRequest, ids: list[int]) -> str:
-    """The page of the one key, or the list as it was filtered."""
-    page, arguments = ("change", ids) if len(ids) == 1 else ("changelist", [])
-    name = f"admin:{model_admin.opts.app_label}_{model_admin.opts.model_name}_{page}"
-    url = reverse(name, args=arguments, current_app=model_admin.admin_site.name)
-    context: Any = {
-        "preserved_filters": model_admin.get_preserved_filters(request),
-        "opts": model_admin.opts,
-    }
-    kept: str = add_preserved_filters(context, url)
-    return kept
+    return confirming.ask(
+        model_admin,
+        request,
+        "idempotencykey/force_fail.html",
+        ids,
+        title=_("Force-fail"),
+        form=form,
+        ready=ready,
+        settled=[candidate for candidate in found if not candidate.facts.is_open],
+        effect_possible=any(candidate.risk is Risk.EFFECT for candidate in ready),
+    )
 
 
 def _end(

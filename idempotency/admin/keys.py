@@ -118,19 +118,7 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
 
     # One key
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Any = None,
-    ) -> HttpResponse:
-        context.update(self._page_of(request, obj))
-        return super().render_change_form(request, context, add, change, form_url, obj)
-
-    def _page_of(self, request: HttpRequest, key: Any) -> dict[str, Any]:
+    def page_of(self, request: HttpRequest, key: Any) -> dict[str, Any]:
         """What the page of a key shows, read in a bounded number of look-ups by index."""
         using, now = key._state.db, key.now
         answer = _answer_of(key, using)

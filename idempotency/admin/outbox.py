@@ -128,19 +128,7 @@ class OutboxMessageAdmin(LargeTableAdmin):
 
     # One message
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Any = None,
-    ) -> HttpResponse:
-        context.update(self._page_of(request, obj))
-        return super().render_change_form(request, context, add, change, form_url, obj)
-
-    def _page_of(self, request: HttpRequest, message: Any) -> dict[str, Any]:
+    def page_of(self, request: HttpRequest, message: Any) -> dict[str, Any]:
         newest = list(message.history.order_by("-id")[: SHOWN_EVENTS + 1])
         may_see_payload = self.has_view_payload_permission(request)
         return {

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied
 from django.db import OperationalError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from idempotency.admin import confirming
 from idempotency.admin.seen import read_ids
 from idempotency.models import MessageState, OutboxMessage
 from idempotency.outbox import operators
@@ -102,7 +101,7 @@ def view(model_admin: OutboxMessageAdmin, request: HttpRequest, decision: Decisi
     if not form.is_valid():
         return _ask(model_admin, request, decision, form, list(seen))
     _carry_out(model_admin, request, decision, seen, form.cleaned_data["reason"])
-    return HttpResponseRedirect(_back(model_admin, request, list(seen)))
+    return HttpResponseRedirect(confirming.back(model_admin, request, list(seen)))
 
 
 def token(message: Any) -> str:
@@ -135,33 +134,17 @@ def _ask(
     ids: list[int],
 ) -> TemplateResponse:
     found = list(model_admin.get_queryset(request).filter(pk__in=ids).order_by("pk"))
-    context = {
-        **model_admin.admin_site.each_context(request),
-        "title": decision.verb,
-        "opts": model_admin.opts,
-        "media": model_admin.media,
-        "preserved_filters": model_admin.get_preserved_filters(request),
-        "form": form,
-        "decision": decision,
-        "ready": [(one, token(one)) for one in found if one.state in decision.allowed],
-        "others": [one for one in found if one.state not in decision.allowed],
-        "back": _back(model_admin, request, ids),
-    }
-    template = "admin/idempotency/outboxmessage/decide.html"
-    return TemplateResponse(request, template, context)
-
-
-def _back(model_admin: OutboxMessageAdmin, request: HttpRequest, ids: list[int]) -> str:
-    """The page of the one message, or the list as it was filtered."""
-    page, arguments = ("change", ids) if len(ids) == 1 else ("changelist", [])
-    name = f"admin:{model_admin.opts.app_label}_{model_admin.opts.model_name}_{page}"
-    url = reverse(name, args=arguments, current_app=model_admin.admin_site.name)
-    context: Any = {
-        "preserved_filters": model_admin.get_preserved_filters(request),
-        "opts": model_admin.opts,
-    }
-    kept: str = add_preserved_filters(context, url)
-    return kept
+    return confirming.ask(
+        model_admin,
+        request,
+        "outboxmessage/decide.html",
+        ids,
+        title=decision.verb,
+        form=form,
+        decision=decision,
+        ready=[(one, token(one)) for one in found if one.state in decision.allowed],
+        others=[one for one in found if one.state not in decision.allowed],
+    )
 
 
 def _carry_out(

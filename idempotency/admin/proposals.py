@@ -132,24 +132,12 @@ class ProposalAdmin(LargeTableAdmin):
         reason = form.cleaned_data["reason"]
         return (self._approve if step == "approve" else self._reject)(request, proposal, reason)
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Any = None,
-    ) -> HttpResponse:
-        context.update(self._page_of(request, obj))
-        return super().render_change_form(request, context, add, change, form_url, obj)
-
     def _again(self, request: HttpRequest, object_id: str, form: ApprovalForm) -> HttpResponse:
         request.method = "GET"  # the page as it is, with what is wrong with the form
         request.approval_form = form  # type: ignore[attr-defined]
         return super().change_view(request, object_id)
 
-    def _page_of(self, request: HttpRequest, proposal: Any) -> dict[str, Any]:
+    def page_of(self, request: HttpRequest, proposal: Any) -> dict[str, Any]:
         key = _key_of(proposal)
         own = proposal.proposed_by == request.user.get_username()
         is_open = proposal.status == ProposalStatus.OPEN and proposal.expires_at > proposal.now
