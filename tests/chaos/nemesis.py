@@ -80,6 +80,8 @@ class Nemesis:
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
         self._helpers: list[subprocess.Popen[bytes]] = []
+        #: Process -> when it goes on.
+        self._paused: dict[int, float] = {}
         self._redis = redis.Redis.from_url(stage.valkey.url, socket_timeout=1.0)
         self.counts: Counter[str] = Counter()
 
@@ -94,7 +96,7 @@ class Nemesis:
                 soon = time.monotonic() + self._rng.expovariate(1 / self._bias.gap)
             for name in self._stage.look_after():
                 self._history.note("died", what=name)
-                self.counts[f"{name} died by itself"] += 1
+                self.counts[f"{name} started again"] += 1
             tell()
             time.sleep(0.1)
 
@@ -130,8 +132,8 @@ class Nemesis:
         return self._kill(self._stage.web_workers())
 
     def _kill_celery(self) -> Any:
-        # Of its children only: a supervisor starts the worker itself again, not this test.
-        return self._kill(self._stage.celery_processes()[1:])
+        """One that runs tasks, or the worker itself, or beat: these two are started again."""
+        return self._kill(self._stage.celery_processes() + self._stage.beat_processes())
 
     def _kill(self, pids: list[int]) -> Any:
         if not pids:
@@ -150,7 +152,10 @@ class Nemesis:
 
     def _pause(self, pids: list[int]) -> Any:
         """Beyond the lease, so that somebody else takes over what they were doing."""
-        seconds = LEASE + self._rng.uniform(0.5, 3.0)
+        now, seconds = time.monotonic(), LEASE + self._rng.uniform(0.5, 3.0)
+        if any(self._paused.get(pid, 0.0) > now for pid in pids):
+            return None
+        self._paused |= dict.fromkeys(pids, now + seconds)
         command = ["sh", "-c", _PAUSE, "sh", f"{seconds:.2f}", *map(str, pids)]
         self._helpers = [one for one in self._helpers if one.poll() is None]
         self._helpers.append(

@@ -27,6 +27,9 @@ from tests.chaos.merchants import Account
 from tests.chaos.side import Side
 from tests.plugins.gateway import GatewayProcess
 
+# Beat by itself, as in production: nobody starts one again that is a part of a worker.
+WORKER = [word for word in CELERY if word != "-B"]
+BEAT = [sys.executable, "-m", "celery", "-A", "config", "beat", "-l", "WARNING"]
 #: Seconds. Short, so that many a lease runs out.
 LEASE = 3.0
 ENVIRONMENT = {
@@ -74,7 +77,11 @@ class Stage:
         self._running.callback(self.product.stop)
         self.product.start("-c", "tests/chaos/gunicorn.py")
         self.url = f"http://127.0.0.1:{self._before(self.product.url, 'web')}"
-        self.celery = self._start_celery()
+        self.celery = self._service("celery", WORKER)
+        self.beat = self._service("beat", [*BEAT, "-s", str(self.folder / "schedule")])
+        for service in (self.celery, self.beat):
+            self._running.enter_context(service)
+        wait_until(lambda: "ready." in self.celery.log.read_text(errors="replace"), 60)
         self.desks = [self._running.enter_context(Desk(self, number)) for number in range(2)]
         names = [f"chaos{number:02d}" for number in range(MERCHANTS)]
         made = self.desks[0].ask("merchants", names)["merchants"]
@@ -84,26 +91,19 @@ class Stage:
         """Put a proxy before it; its port."""
         return self.side.start_proxy(name, urlsplit(url).port or 80)
 
-    def _start_celery(self) -> Service:
-        log = self.folder / "celery.log"
-        command = [*CELERY, "-s", str(self.folder / "beat")]
-        # Started again as often as it takes: its patience is the run's length.
-        service = Service("celery", command, self.product.env, log, grace=10, cwd=ROOT)
-        self._running.enter_context(service)
-        wait_until(lambda: "ready." in log.read_text(errors="replace"), 60)
-        return service
+    def _service(self, name: str, command: list[str]) -> Service:
+        log = self.folder / f"{name}.log"
+        return Service(name, command, self.product.env, log, grace=10, cwd=ROOT)
 
     def look_after(self) -> list[str]:
         """Start again what has died and should not have; what that was."""
         found = []
-        if self.celery.died() is not None:
-            self.celery.patience = Patience()
-            self.celery.start_again()
-            found.append("celery")
-        if self.product.web.died() is not None:
-            self.product.web.patience = Patience()
-            self.product.web.start_again()
-            found.append("web")
+        for service in (self.celery, self.beat, self.product.web):
+            if service.died() is not None:
+                # As often as it takes: the nemesis is no fault of the service's.
+                service.patience = Patience()
+                service.start_again()
+                found.append(service.name)
         return found
 
     def web_workers(self) -> list[int]:
@@ -111,13 +111,20 @@ class Stage:
 
     def celery_processes(self) -> list[int]:
         """The worker's own process first, then its children."""
-        process = self.celery.process
-        return [] if process is None else [process.pid, *children(process.pid)]
+        return _family(self.celery)
+
+    def beat_processes(self) -> list[int]:
+        return _family(self.beat)
 
     def restart_postgres(self) -> None:
         """As after a power cut: it recovers from its log."""
         self.postgres.kill()
         self.postgres.start()
+
+
+def _family(service: Service) -> list[int]:
+    process = service.process
+    return [] if process is None else [process.pid, *children(process.pid)]
 
 
 class Desk:
