@@ -5,7 +5,7 @@
 
 Ends with a table, and with 1 where something was wrong: its seed and the story of the first key are
 printed then, and the history is kept. With --without a guard is taken from a copy of the product
-first, and it ends with 1 where that was *not* noticed.
+first, and it ends with 1 where that was *not* noticed. 2: the run itself failed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,7 +36,7 @@ from tests.chaos.merchants import Merchants
 from tests.chaos.nemesis import Bias, Nemesis
 from tests.chaos.side import Side
 from tests.chaos.stage import LEASE, Stage
-from tests.chaos.without import GUARDS, run_without
+from tests.chaos.without import GUARDS, run_in_copy
 
 #: Keys a second, unless --keys says how many there are to be.
 RATE = 28.0
@@ -62,27 +63,33 @@ def main() -> int:
     # What the merchants' breakers do is no news here.
     logging.getLogger("idempotency").setLevel(logging.ERROR)
     try:
-        if options.without:
-            return _without(options)
-        return _with_everything(options)
+        return _run_here(options) if options.here else _run_in_copy(options)
     except StopRequested:
         print("Stopped", flush=True)
         return 130
+    except Exception:
+        # Not 1: that says that something was found.
+        traceback.print_exc()
+        return 2
 
 
-def _without(options: argparse.Namespace) -> int:
+def _run_in_copy(options: argparse.Namespace) -> int:
     words = ["--seconds", f"{options.seconds}", "--seed", f"{options.seed}"]
-    noticed = run_without(options.without, [*words, "--biased", options.without])
-    print(f"without {options.without}: {'noticed' if noticed else 'NOT NOTICED'}", flush=True)
-    return 0 if noticed else 1
+    words += ["--keys", f"{options.keys}"] if options.keys else []
+    words += ["--without", options.without] if options.without else []
+    code = run_in_copy(options.without, words)
+    if options.without and code in (0, 1):
+        print(f"without {options.without}: {'noticed' if code else 'NOT NOTICED'}", flush=True)
+        return 1 - code
+    return code
 
 
-def _with_everything(options: argparse.Namespace) -> int:
+def _run_here(options: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.chmod(0o755)  # PostgreSQL, run as nobody, walks it
     keys = options.keys or int(RATE * options.seconds)
     try:
-        outcome = run(folder, options.seconds, options.seed, keys, options.biased)
+        outcome = run(folder, options.seconds, options.seed, keys, options.without or "")
     except StopRequested:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -119,7 +126,7 @@ def run(folder: Path, seconds: float, seed: int, keys: int, biased: str) -> repo
     summary = traffic_of(read(history.path))
     facts.clients = summary.clients
     if summary.defects:
-        raise SystemExit(f"The merchants themselves failed: {summary.defects[:3]}")
+        raise RuntimeError(f"The merchants themselves failed: {summary.defects[:3]}")
     return report.Outcome(seed, seconds, facts, summary, foe.counts, quiet, check(facts))
 
 
@@ -169,7 +176,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keys", type=int, help=f"by default {RATE:g} a second")
     parser.add_argument("--without", choices=sorted(GUARDS), help="take this guard away first")
-    parser.add_argument("--biased", choices=sorted(BIASED), default="", help=argparse.SUPPRESS)
+    # In this very tree, from which the guard has been taken already.
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -13,6 +13,7 @@ other request       under a key that is used it is never answered as if it were 
 ended for good      410 and nothing else; before the recovery point nothing happened. Behind it the
                     gateway may have moved the money, once, and ours stays pending: "its effect may
                     have happened", until somebody settles it
+no 500              whatever is broken; but for a commit that its own request has had refused
 lease               nobody took a key over before the lease of its owner was over
 sums                every transaction and every currency sums to zero, every balance to its entries
 ==================  ================================================================================
@@ -165,6 +166,12 @@ def ended_for_good(case: Case) -> Iterator[str]:
             yield "an operator ended it before its recovery point, and it did happen"
 
 
+def no_500(case: Case) -> Iterator[str]:
+    for answer in case.client.answers if case.client else ():
+        if answer.status == 500 and case.client and case.client.fault != "commit":
+            yield f"its client heard {_words(answer)}"
+
+
 def early_takeovers(row: Row, lease: float) -> Iterator[str]:
     """An attempt's beginning is known of the first, and of those that took over."""
     begun = {1: row.created}
@@ -237,4 +244,5 @@ _RULES: dict[str, Callable[[Case], Iterator[str]]] = {
     "settled": settled,
     "other request": other_request,
     "ended for good": ended_for_good,
+    "no 500": no_500,
 }

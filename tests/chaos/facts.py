@@ -41,6 +41,8 @@ class Client:
     #: Whether it came back until it had an answer.
     returns: bool = True
     requests: int = 0
+    #: X-Demo-Fault of its first request.
+    fault: str = ""
     #: Each answer that differs from the others, once.
     answers: set[Answer] = field(default_factory=set)
 
@@ -229,6 +231,7 @@ def _count_request(traffic: Traffic, event: dict[str, Any]) -> None:
     traffic.clients[event["key"]].requests += 1
     if fault := event.get("fault"):
         traffic.asked_faults[fault] += 1
+        traffic.clients[event["key"]].fault = fault
 
 
 def _hear(traffic: Traffic, event: dict[str, Any], other: bool) -> None:

@@ -1,6 +1,8 @@
-"""The run on a copy of the product from which one guard is taken, in every road that has it.
+"""A copy of the product for the run, and the guards that can be taken from it, each in every road
+that has it.
 
-The checker has to notice. On a copy's fresh database the migrations install the changed functions.
+Always on a copy: the processes that are started in the course of a run import the code anew, and
+somebody may be editing it. On a copy's fresh database the migrations install changed functions.
 """
 
 from __future__ import annotations
@@ -74,16 +76,21 @@ GUARDS = {
 }
 
 
-def run_without(name: str, arguments: list[str]) -> bool:
-    """Run it on such a copy; whether the checker found something."""
-    with tempfile.TemporaryDirectory(prefix="chaos-without-") as folder:
+def run_in_copy(without: str | None, arguments: list[str]) -> int:
+    """Run it there; the exit code."""
+    with tempfile.TemporaryDirectory(prefix="chaos-copy-") as folder:
         copy = Path(folder) / "repository"
         _copy_repository(copy)
-        for cut in GUARDS[name]:
+        for cut in GUARDS[without] if without else ():
             path = copy / cut.path
             text = path.read_text()
             if text.count(cut.guard) != 1:
-                raise SystemExit(f"{cut.guard!r} is not exactly once in {cut.path}")
+                raise RuntimeError(f"{cut.guard!r} is not exactly once in {cut.path}")
             path.write_text(text.replace(cut.guard, cut.instead))
-        command = [sys.executable, "-m", "tests.chaos", *arguments]
-        return subprocess.run(command, cwd=copy, check=False).returncode == 1
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos", "--here", *arguments], cwd=copy
+        ) as process:
+            try:
+                return process.wait()
+            finally:
+                process.terminate()

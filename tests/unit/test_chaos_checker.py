@@ -204,6 +204,10 @@ def _another_request_replayed(facts: Facts) -> None:
     facts.clients["k1"].answers.add(replace(made("ch_1"), other=True))
 
 
+def _a_500(facts: Facts) -> None:
+    facts.clients["k3"].answers.add(answer_of(500, "", "<h1>Server Error</h1>"))
+
+
 def _ended_and_answered(facts: Facts) -> None:
     facts.rows[2].events.append(Event("force_failed", 101.0, 1, {"final": True}))
 
@@ -275,6 +279,7 @@ PLANTED: list[tuple[Callable[[Facts], None], str, str]] = [
     (_pending_for_nobody, "settled", "k6"),
     (_never_answered, "settled", "k6"),
     (_another_request_replayed, "other request", "k1"),
+    (_a_500, "no 500", "k3"),
     (_ended_and_answered, "ended for good", "k3"),
     (_ended_before_it_began_and_done, "ended for good", "k5"),
     (_taken_over_early, "lease", "k3"),
@@ -306,6 +311,13 @@ def test_what_is_wrong_is_found(plant: Callable[[Facts], None], rule: str, key: 
 def test_a_takeover_that_waited_or_had_not_to_is_none(events: list[Event]) -> None:
     facts = sound()
     facts.rows[2].events += events
+    assert check(facts) == []
+
+
+def test_a_500_that_was_asked_for_is_none() -> None:
+    facts = sound()
+    _a_500(facts)
+    facts.clients["k3"].fault = "commit"
     assert check(facts) == []
 
 
