@@ -74,6 +74,22 @@ class Run:
             yield
         self.more = True
 
+    def walk(self, prune: Callable[[int], tuple[int, int | None]]) -> None:
+        """Walk a table by its primary key. Only batches that deleted something count to the bound:
+        behind long-lived rows there may be many that can go.
+
+        ``prune``: deletes what may go of a batch after a number; how many, and the number of the
+        batch's last row, None where the table ends.
+        """
+        after: int | None = 0
+        for _ in self.batches():
+            pruned = 0
+            while after is not None and not pruned and not self.out_of_time:
+                pruned, after = prune(after)
+                self.done += pruned
+            if after is None:
+                return
+
 
 def run_job(
     job: str,

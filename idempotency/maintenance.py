@@ -8,7 +8,6 @@ two do not work on the same rows. Every run is bounded in batches and in time; t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from datetime import UTC, timedelta
 from functools import partial
 from typing import NoReturn
@@ -172,10 +171,10 @@ def _carry_out(run: Run, steps: list[partitions.Step], counted: partitions.Actio
 def _prune(run: Run) -> None:
     store, limit = run.store, settings().batch_size
     _prune_proposals(run)
-    _walk(run, lambda after: store.prune_expired(limit=limit, after_id=after, dry_run=run.dry_run))
+    run.walk(lambda after: store.prune_expired(limit=limit, after_id=after, dry_run=run.dry_run))
     if connections[run.using].vendor != "postgresql":
         for rows in (StoredResponse.objects.using(run.using), KeyEvent.objects.using(run.using)):
-            _walk(run, partial(_prune_old, rows, limit, run.dry_run))
+            run.walk(partial(_prune_old, rows, limit, run.dry_run))
 
 
 def _prune_proposals(run: Run) -> None:
@@ -188,19 +187,6 @@ def _prune_proposals(run: Run) -> None:
         return
     over.filter(status=ProposalStatus.OPEN).exclude(result={}).update(result={})
     run.done += old._raw_delete(run.using)
-
-
-def _walk(run: Run, prune: Callable[[int], tuple[int, int | None]]) -> None:
-    """Walk a table by its primary key. Only batches that deleted something count to the bound:
-    behind long-lived keys there may be expired ones."""
-    after: int | None = 0
-    for _ in run.batches():
-        pruned = 0
-        while after is not None and not pruned and not run.out_of_time:
-            pruned, after = prune(after)
-            run.done += pruned
-        if after is None:
-            return
 
 
 def _prune_old(

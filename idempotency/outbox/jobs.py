@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Q, QuerySet
@@ -84,19 +85,19 @@ def prune_outbox(using: str | None = None, *, dry_run: bool = False) -> Result:
 
 
 def _prune(run: Run) -> None:
-    """Walk from the oldest on, and stop at what was written too late to be old enough."""
-    messages, limit, after = OutboxMessage.objects.using(run.using), settings().batch_size, 0
-    for _ in run.batches():
-        old = clock.after(-settings().outbox_retention)
-        ids = list(
-            messages.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:limit]
-        )
-        prunable = messages.filter(pk__in=ids, state__in=_PRUNED, settled_at__lt=old)
-        goes_on = len(ids) == limit and messages.filter(pk=ids[-1], created_at__lt=old).exists()
-        run.done += prunable.count() if run.dry_run else _delete(run.using, prunable)
-        if not goes_on:
-            return
-        after = ids[-1]
+    run.walk(partial(_prune_batch, run.using, settings().batch_size, run.dry_run))
+
+
+def _prune_batch(using: str, limit: int, dry_run: bool, after: int) -> tuple[int, int | None]:
+    """Delete of the next messages those that may go. What comes behind a message that was written
+    too late to be old enough is later still."""
+    messages = OutboxMessage.objects.using(using)
+    ids = list(messages.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:limit])
+    old = clock.after(-settings().outbox_retention)
+    prunable = messages.filter(pk__in=ids, state__in=_PRUNED, settled_at__lt=old)
+    goes_on = len(ids) == limit and messages.filter(pk=ids[-1], created_at__lt=old).exists()
+    pruned = prunable.count() if dry_run else _delete(using, prunable)
+    return pruned, ids[-1] if goes_on else None
 
 
 def _delete(using: str, prunable: QuerySet[OutboxMessage]) -> int:

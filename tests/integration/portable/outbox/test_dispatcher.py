@@ -279,3 +279,19 @@ def test_what_was_settled_long_ago_is_deleted_with_its_history_and_nothing_else(
     assert jobs.prune_outbox().done == 3
     assert states() == {"dead": "dead", "waiting": "pending", "new": "pending"}
     assert history("dead") == [("dead", 1, "no")]
+
+
+def test_dead_messages_do_not_hide_what_may_go_behind_them(
+    clock: FrozenClock, configure: Any
+) -> None:
+    """However many batches they fill, a run gets past them."""
+    configure(OUTBOX_RETENTION=timedelta(days=7), BATCH_SIZE=1, MAX_BATCHES=2)
+    write("dead", "dead too", "dead as well", "old", "old too")
+    Mail.answers |= {name: [Dead("no")] for name in ("dead", "dead too", "dead as well")}
+    dispatch()
+    clock.advance(timedelta(days=7, seconds=1))
+
+    result = jobs.prune_outbox()
+    assert (result.done, result.more) == (2, True)
+    assert set(states().values()) == {"dead"}
+    assert jobs.prune_outbox().more is False
