@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -167,7 +167,7 @@ def decide(
     if not forced:
         kept = Kept.read(key.pk, key.context)
         answer = enquiry.ask(kept)
-        finding = enquiry.find(kept, told, answer, _age(key))
+        finding = enquiry.find(kept, told, answer, key)
         data = _data(finding, answer, by_hand=bool(told.record))
     if stake_of(key).two_people:
         return _propose(key, seen, told, finding, person, also)
@@ -202,7 +202,7 @@ def approve(
         kept, result = Kept.read(key.pk, key.context), approvals.result_of(proposal)
         answer = enquiry.ask(kept)
         if not proposal.against:
-            enquiry.weigh(kept, choice, result or None, answer, _age(key))
+            enquiry.weigh(kept, choice, result or None, answer, key)
         finding = enquiry.finding_of(choice, result, proposal.reason)
         data |= _data(finding, answer)
 
@@ -299,11 +299,6 @@ def _operation_as_seen(using: str, key_id: int, seen: Seen) -> Any:
     """The same for an operation past its recovery point: nothing else can be asked about."""
     key = _as_seen(using, key_id, seen)
     return key if key is not None and key.recovery_point and key.context else None
-
-
-def _age(key: Any) -> timedelta:
-    age: timedelta = key.now - (key.recovery_point_at or key.created_at)
-    return age
 
 
 def _data(finding: Finding, answer: Outcome, **more: Any) -> dict[str, Any]:

@@ -11,11 +11,14 @@ from threading import Thread
 from typing import Any
 
 from django.db import connections
+from django.db.models import Max
 
 from idempotency.conf import settings
+from idempotency.core.states import State
 from idempotency.definitions import Done, NotSent, Outcome, Refused, Unknown
 from idempotency.http.deadlines import Deadline, governing
 from idempotency.kept import Kept
+from idempotency.models import EventKind, KeyEvent
 from idempotency.proposals import Choice
 from idempotency.settling import Finding
 
@@ -107,16 +110,16 @@ def ask(kept: Kept) -> Outcome:
         return Unknown(f"no answer within {patience:g} s")
 
 
-def find(kept: Kept, told: Told, answer: Outcome, age: timedelta) -> Finding:
+def find(kept: Kept, told: Told, answer: Outcome, key: Any) -> Finding:
     """What the operation is to be settled as, given what a person was told, what the other side
-    answers, and how long ago the recovery point was passed.
+    answers, and how the key stood at its ``now``.
 
     Raises ``CannotSettle`` when neither says what ``finalize`` needs, and what ``weigh`` raises
     unless he says that he knows.
     """
     result = _by_hand(kept, told.choice, told.record) if told.record else None
     if not told.against:
-        weigh(kept, told.choice, result, answer, age)
+        weigh(kept, told.choice, result, answer, key)
     if result is None and isinstance(answer, (Done, Refused)) and _agrees(told.choice, answer):
         result = answer.result
     if result is None and told.choice is not Choice.NEVER_HAPPENED:
@@ -142,7 +145,7 @@ def finding_of(choice: Choice, result: dict[str, Any], reason: str) -> Finding:
 
 
 def weigh(
-    kept: Kept, choice: Choice, result: dict[str, Any] | None, answer: Outcome, age: timedelta
+    kept: Kept, choice: Choice, result: dict[str, Any] | None, answer: Outcome, key: Any
 ) -> None:
     """Raise ``Contradicted`` when the other side says that it ended otherwise, or under another
     record; and ``TooEarly`` when a call may still arrive after it was settled as never sent."""
@@ -153,9 +156,21 @@ def weigh(
         if any(said.get(name, value) != value for name, value in result.items()):
             raise Contradicted(answer)
     if choice is Choice.NEVER_HAPPENED:
-        left = kept.called_until() + settings().reconcile_withdraw_after - age
+        age = key.now - (key.recovery_point_at or key.created_at)
+        left = kept.arrives_for(age, _rested(key))
         if left > timedelta(0):
             raise TooEarly(left)
+
+
+def _rested(key: Any) -> timedelta:
+    """How long the last attempt is over, at least: its lease was, or the doubt began after it."""
+    if key.state == State.PROCESSING:
+        rested: timedelta = key.now - key.lease_expires_at
+        return rested
+    events = KeyEvent.objects.using(key._state.db).filter(key_id=key.pk, kind=EventKind.IN_DOUBT)
+    since = events.aggregate(since=Max("at"))["since"]
+    # An event goes with its day, once that is older than the retention.
+    return settings().retention if since is None else key.now - since
 
 
 def _by_hand(kept: Kept, choice: Choice, record: str) -> dict[str, Any] | None:

@@ -73,12 +73,18 @@ class Kept:
         remembered = window is None or age + settings().lease < window
         return self.operation.downstream_dedupes and remembered
 
-    def called_until(self) -> timedelta:
-        """The age at which the last attempt at the call can have begun, where it is not always
-        repeatable. The first begins right after the recovery point, so without dedupe it is
-        zero."""
-        window = self.operation.downstream_dedupes_for
-        return window if self.operation.downstream_dedupes and window else timedelta(0)
+    def arrives_for(self, age: timedelta, rested: timedelta = timedelta(0)) -> timedelta:
+        """How much longer a call may still arrive: ``age`` after the recovery point, and ``rested``
+        at least after the end of the last attempt. Zero or less: none does.
+
+        Without dedupe only the first attempt makes the call, right after the recovery point; with a
+        window, those within it; and where it can always be repeated, every one.
+        """
+        since = age
+        if self.operation.downstream_dedupes:
+            window = self.operation.downstream_dedupes_for
+            since = rested if window is None else age - window
+        return settings().reconcile_withdraw_after - since
 
     @spans.traced("idempotency.call", lambda kept: {"idempotency.operation": kept.operation.name})
     def call(self) -> Outcome:

@@ -142,8 +142,7 @@ def _finding(kept: Kept, outcome: Outcome, age: timedelta) -> Finding | None:
     """What an answer is worth. That there is nothing is worth something only once no call can
     arrive any more."""
     if isinstance(outcome, NotSent):
-        late = age >= kept.called_until() + settings().reconcile_withdraw_after
-        return outcome if late else None
+        return outcome if kept.arrives_for(age) <= timedelta(0) else None
     return outcome if isinstance(outcome, (Done, Refused)) else None
 
 

@@ -73,8 +73,7 @@ class Command(ReportCommand):
         kept = Kept.read(key.pk, key.context)
         answer = enquiry.ask(kept)
         if options["choice"] != ANSWERED:
-            age = key.now - (key.recovery_point_at or key.created_at)
-            enquiry.find(kept, _told(options), answer, age)
+            enquiry.find(kept, _told(options), answer, key)
         self._tell(report, options, answer, "Nothing was written.")
 
     def _done(self, report: KeyReport, options: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from idempotency.core.errors import LeaseLost
 from idempotency.core.states import State
 from idempotency.doubts import Ending
 from idempotency.enquiry import CannotSettle, Contradicted, TooEarly
-from idempotency.models import Choice, EventKind
+from idempotency.models import Choice, EventKind, KeyEvent
 from idempotency.operations import Done, Outcome, Unknown
 from idempotency.operators import Seen
 from tests.integration.portable.conformance.harness import NOW, at, elsewhere, seconds
@@ -178,6 +178,31 @@ def test_a_call_may_still_be_on_its_way(answer: Outcome) -> None:
         assert caught.value.left == seconds(1)
         assert key.row.state == State.IN_DOUBT
         assert decide(key, Choice.NEVER_HAPPENED, against=True) is Ending.DONE
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_where_the_call_is_always_repeated_it_counts_from_the_last_attempt(given_up: bool) -> None:
+    with at(NOW):
+        key = stand(kind=Gift, doubt=False, lease=timedelta(0))
+        says(NOTHING)
+    with at(NOW + seconds(7200)):
+        attempt = key.store.take_over(key.row.pk, seconds(30))
+        assert attempt is not None
+        (key.store.doubt if given_up else key.store.suspend)(attempt, "timeout")
+    with at(NOW + seconds(7201)):
+        with pytest.raises(TooEarly) as caught:
+            decide(key, Choice.NEVER_HAPPENED)
+        assert caught.value.left == seconds(3599)
+    with at(NOW + seconds(10800)):
+        assert decide(key, Choice.NEVER_HAPPENED) is Ending.DONE
+
+
+def test_a_doubt_that_is_older_than_its_story_is_old_enough() -> None:
+    with at(NOW):
+        key = stand(kind=Gift)
+        says(NOTHING)
+        KeyEvent.objects.all().delete()
+        assert decide(key, Choice.NEVER_HAPPENED) is Ending.DONE
 
 
 # Who was faster
