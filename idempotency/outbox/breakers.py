@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 #: Breakers that a process remembers. Destinations are data, and there may be any number of them.
 REMEMBERED = 10_000
+#: Seconds that ``BreakerPolicy`` allows.
+LONGEST_LEASE = 3600.0
 
 
 def breaker_of(channel: Channel, destination: str) -> BreakerProtocol:
     """The breaker of a destination, shared with all processes where there is a ``REDIS_URL``."""
-    # A probe's permit has to outlive the probe.
-    policy = replace(channel.breaker, lease=channel.lease.total_seconds())
+    # A probe's permit has to outlive the probe. Breakers know none of more than an hour.
+    lease = min(channel.lease.total_seconds(), LONGEST_LEASE)
+    policy = replace(channel.breaker, lease=lease)
     chosen = settings()
     timeout = chosen.redis_timeout.total_seconds()
     return _breaker(channel.name, destination, policy, chosen.redis_url, timeout)

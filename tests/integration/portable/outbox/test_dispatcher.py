@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,17 @@ from django.db import OperationalError, connection
 from idempotency import outbox
 from idempotency.client.breaker import BreakerPolicy
 from idempotency.models import OutboxMessage
-from idempotency.outbox import Dead, Delivered, Message, Retry, breakers, jobs, marks, operators
+from idempotency.outbox import (
+    Dead,
+    Delivered,
+    Message,
+    Retry,
+    breakers,
+    channels,
+    jobs,
+    marks,
+    operators,
+)
 from idempotency.outbox.dispatcher import Dispatcher
 from idempotency.outbox.messages import Ending
 from idempotency.testing import FrozenClock
@@ -165,6 +176,15 @@ def test_a_destination_that_fails_is_left_alone_and_its_messages_keep_their_atte
 def test_a_refusal_for_good_says_nothing_of_the_destinations_health(clock: FrozenClock) -> None:
     write(*(f"m{number}" for number in range(10)), to="picky", channel="fragile")
     assert dispatch().dead == 10
+
+
+def test_a_channel_whose_sends_may_take_hours_has_a_breaker_all_the_same(
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = replace(channels.find("mail"), lease=timedelta(hours=2))
+    monkeypatch.setitem(channels._registry, "mail", slow)
+    write("a")
+    assert dispatch().delivered == 1
 
 
 def test_with_redis_all_processes_share_a_destinations_breaker(
