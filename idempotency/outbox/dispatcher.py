@@ -30,7 +30,7 @@ from idempotency.outbox import channels, marks, signals
 from idempotency.outbox.breakers import breaker_of
 from idempotency.outbox.claims import Batch, Claimed, Lane, claim
 from idempotency.outbox.marks import Finished, NotSent
-from idempotency.outbox.messages import Dead, Delivered, Ending, Message, Retry
+from idempotency.outbox.messages import Dead, Delivered, Ending, Message, Retry, as_declared
 from idempotency.outbox.senders import Inline, Senders
 from idempotency.signals import send as send_signal
 
@@ -180,11 +180,12 @@ def _deliver(claimed: Claimed) -> Ending:
     deliver: Callable[[Message], object] = claimed.channel.deliver
     try:
         ending = deliver(claimed.message)
+        if isinstance(ending, Delivered | Retry | Dead):
+            # Here, because what the mark cannot write would end the dispatcher.
+            return as_declared(ending)
     except Exception as error:
         logger.exception("message %s: %s failed", claimed.message.id, claimed.channel.name)
         return Retry(f"{type(error).__name__}: {error}")
-    if isinstance(ending, Delivered | Retry | Dead):
-        return ending
     return Retry(f"the channel returned {ending!r} instead of Delivered, Retry or Dead")
 
 

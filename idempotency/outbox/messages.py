@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 
@@ -50,3 +51,29 @@ class Dead:
 
 
 Ending = Delivered | Retry | Dead
+
+
+def as_declared(ending: Ending) -> Ending:
+    """The ending with fields of the types that they are declared with. A channel may well say
+    ``Delivered(204)``; what cannot be read as such a type raises ``TypeError`` or ``ValueError``.
+    """
+    match ending:
+        case Delivered(detail):
+            return Delivered(_words(detail))
+        case Retry(reason, retry_after):
+            return Retry(_words(reason), _seconds(retry_after))
+        case Dead(reason):
+            return Dead(_words(reason))
+
+
+def _words(said: Any) -> str:
+    return "" if said is None else str(said)
+
+
+def _seconds(asked: Any) -> float | None:
+    if asked is None:
+        return None
+    seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked)
+    if math.isnan(seconds):
+        raise ValueError("retry_after is no number")
+    return seconds

@@ -11,6 +11,7 @@ from idempotency.models import OutboxMessage
 from idempotency.outbox import Dead, Delivered, Message, Retry, signals
 from idempotency.outbox.channels import find
 from idempotency.outbox.claims import claim
+from idempotency.outbox.messages import Ending
 from idempotency.testing import FrozenClock
 from tests.integration.portable.api import listening
 from tests.integration.portable.outbox.mail import (
@@ -126,6 +127,34 @@ def test_an_ending_that_is_none_is_a_failed_send(clock: FrozenClock) -> None:
     Mail.answers["a"] = [None]  # type: ignore[list-item]
     dispatch()
     assert of("a").last_error.startswith("the channel returned None")
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "detail"),
+    [
+        (Delivered(204), "delivered", "204"),  # type: ignore[arg-type]
+        (Delivered(None), "delivered", ""),  # type: ignore[arg-type]
+        (Dead(410), "dead", "410"),  # type: ignore[arg-type]
+        (Retry(None), "pending", ""),  # type: ignore[arg-type]
+        (Retry("429", "soon"), "pending", "ValueError: could not"),  # type: ignore[arg-type]
+        (Retry("429", float("nan")), "pending", "ValueError: retry_after is no number"),
+    ],
+)
+def test_an_ending_with_a_field_of_another_type_ends_its_message_and_not_the_dispatcher(
+    clock: FrozenClock, said: Ending, state: str, detail: str
+) -> None:
+    write("a", "b")
+    Mail.answers["a"] = [said]
+    dispatch()
+    assert states() == {"a": state, "b": "delivered"}
+    assert history("a")[0][2].startswith(detail)
+
+
+def test_retry_after_may_be_a_timedelta(clock: FrozenClock) -> None:
+    write("a")
+    Mail.answers["a"] = [Retry("429", timedelta(minutes=5))]  # type: ignore[arg-type]
+    dispatch()
+    assert 300 <= (of("a").due_at - NOW).total_seconds() <= 301
 
 
 def test_attempts_that_never_said_how_they_ended_count(clock: FrozenClock) -> None:
