@@ -57,7 +57,7 @@ from idempotency.execution import Execution
 from idempotency.operations import Operation, Reply
 from idempotency.stores import get_store
 from idempotency.stores.base import Store
-from idempotency.stores.sessions import Commit, replace_if_broken
+from idempotency.stores.sessions import Commit, demand_unmarked, replace_if_broken
 from idempotency.waiting import Waiter, get_waiter
 
 logger = logging.getLogger("idempotency")
@@ -331,6 +331,8 @@ class _Attempt(Generic[R]):
 
     def _settle(self) -> None:
         """Keep the answer with the work, or roll the work back."""
+        if self.recorded.status < 400:
+            demand_unmarked(self.store.using)
         rolled_back = transaction.get_rollback(using=self.store.using)
         policy = self.request.policy
         self.verdict = policy.verdict(self.recorded.status, rolled_back=rolled_back)

@@ -43,7 +43,7 @@ from idempotency.kept import Kept, attempt, envelope
 from idempotency.models import EventKind
 from idempotency.signals import announce
 from idempotency.stores.base import Store
-from idempotency.stores.sessions import Commit, replace_if_broken
+from idempotency.stores.sessions import Commit, demand_unmarked, replace_if_broken
 
 __all__ = [
     "PREPARED",
@@ -102,7 +102,10 @@ def run_without_key(
         if isinstance(context, Reply):
             if policy.verdict(context.status) is not Verdict.STORE:
                 transaction.set_rollback(True, using=using)
+            elif context.status < 400:
+                demand_unmarked(using)
             return context.record()
+        demand_unmarked(using)
     fresh = type(operation)()
     outcome = attempt(fresh, "call", context, uuid.uuid4().hex)
     if isinstance(outcome, Unknown):
@@ -111,7 +114,9 @@ def run_without_key(
         raise OutcomeInDoubt
     with transaction.atomic(using=using):
         if not isinstance(outcome, NotSent):
-            return fresh.finalize(context, outcome).record()
+            recorded = fresh.finalize(context, outcome).record()
+            demand_unmarked(using)
+            return recorded
         fresh.withdraw(context)
     raise CallNotSent(retry_after=outcome.retry_after)
 

@@ -54,8 +54,8 @@ class Policy:
     def verdict(self, status: int, *, rolled_back: bool = False) -> Verdict:
         """What to do with an answer the handler *returned*.
 
-        ``rolled_back``: the handler marked its transaction for rollback, so there is no work left
-        to record.
+        ``rolled_back``: a handler that refuses marked its transaction for rollback, so there is no
+        work left to record. One that says it is done has failed then.
         """
         if status >= 500:
             return Verdict.FAIL

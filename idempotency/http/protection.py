@@ -18,6 +18,7 @@ from idempotency.http.problems import problem_response
 from idempotency.http.recording import record, respond
 from idempotency.models import IdempotencyKey
 from idempotency.stores import get_store
+from idempotency.stores.sessions import demand_unmarked
 
 #: Characters the tenant column holds.
 TENANT_LENGTH = 255
@@ -82,6 +83,8 @@ def run_unkeyed(
     with transaction.atomic(using=using):
         handled = work.handle(None)
         if isinstance(handled, Handled):
+            if handled.recorded.status < 400:
+                demand_unmarked(using)
             if policy.verdict(handled.recorded.status) is not Verdict.STORE:
                 transaction.set_rollback(True, using=using)
             return handled.response

@@ -35,3 +35,14 @@ def replace_if_broken(using: str) -> None:
     connection = connections[using]
     if connection.errors_occurred and not connection.in_atomic_block and not connection.is_usable():
         connection.close()
+
+
+def demand_unmarked(using: str) -> None:
+    """Raise when the transaction is marked for rollback, though its work says that it is done: a
+    database error was swallowed outside a block of its own, or the work marked it itself."""
+    connection = connections[using]
+    if connection.needs_rollback:
+        raise transaction.TransactionManagementError(
+            "The work returned as if it were done, but its transaction is marked for rollback, so "
+            "nothing is kept. Catch database errors around an inner transaction.atomic()."
+        ) from connection.rollback_exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -165,17 +166,46 @@ def test_a_failure_that_is_returned_is_rolled_back_and_only_the_same_request_may
     assert api.post(path, {"amount": 1}, "k").status_code == 201
 
 
+def swallow() -> None:
+    """Have Django mark the transaction for rollback, and say nothing."""
+    Group.objects.create(name="taken")
+    with contextlib.suppress(IntegrityError):
+        Group.objects.create(name="taken")
+
+
+MARKED = {"a swallowed error": swallow, "marked": lambda: transaction.set_rollback(True)}
+
+
 @BOTH_ADAPTERS
-def test_an_answer_whose_work_the_handler_rolled_back_is_not_stored(
+@pytest.mark.parametrize("how", MARKED)
+def test_a_success_whose_work_is_marked_for_rollback_is_a_failure(
+    api: Api, path: str, how: str, each_store: str
+) -> None:
+    def done() -> Response:
+        MARKED[how]()
+        return Response({"id": 1}, status=201)
+
+    behave(done)
+
+    assert api.post(path, {}, "k").status_code == 500
+
+    assert (key_of("k").state, views.effects()) == ("failed", 0)
+    assert key_of("k").failure == "TransactionManagementError"
+    views.behaviour = None
+    assert api.post(path, {}, "k").status_code == 201
+
+
+@BOTH_ADAPTERS
+def test_a_refusal_whose_work_the_handler_rolled_back_is_not_stored(
     api: Api, path: str, each_store: str
 ) -> None:
-    def preview() -> Response:
+    def refuse() -> Response:
         transaction.set_rollback(True)
-        return Response({"preview": True}, status=200)
+        return Response({"code": "declined"}, status=402)
 
-    behave(preview)
+    behave(refuse)
 
-    assert api.post(path, {}, "k").json() == {"preview": True}
+    assert api.post(path, {}, "k").status_code == 402
 
     assert (keys(), views.effects()) == (0, 0)
     views.behaviour = None
@@ -344,6 +374,17 @@ def test_without_a_key_the_same_endings_keep_or_roll_back_the_work(api: Api, sta
 
     assert views.effects() == effects
     assert keys() == 0
+
+
+def test_without_a_key_a_success_whose_work_is_marked_for_rollback_is_a_failure(api: Api) -> None:
+    def done() -> Response:
+        swallow()
+        return Response({}, status=201)
+
+    behave(done)
+
+    assert api.post("/things", {}).status_code == 500
+    assert views.effects() == 0
 
 
 def test_without_a_key_a_stream_is_given_as_it_is(api: Api) -> None:

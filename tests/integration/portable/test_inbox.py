@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
+from django.db.transaction import TransactionManagementError
 
 from idempotency import outbox
 from idempotency.core.errors import KeyInUse, KeyReused
@@ -64,6 +66,19 @@ def test_a_consumer_that_fails_leaves_nothing_and_the_next_delivery_runs() -> No
     assert key_of("evt_1").failure == "LookupError"
     assert consume().first
     assert (effects(), key_of("evt_1").attempt) == (1, 2)
+
+
+def test_work_that_swallows_a_database_error_has_failed_and_the_next_delivery_runs() -> None:
+    def swallow() -> None:
+        book()
+        with contextlib.suppress(IntegrityError):
+            book()
+
+    with pytest.raises(TransactionManagementError) as raised:
+        consume(work=swallow)
+    assert isinstance(raised.value.__cause__, IntegrityError)
+    assert (effects(), key_of("evt_1").state) == (0, "failed")
+    assert consume().first
 
 
 def test_what_follows_leaves_with_the_effect() -> None:

@@ -535,6 +535,17 @@ def test_an_operation_without_a_key_that_is_in_doubt_is_logged_as_an_error(
     assert caplog.records[-1].levelno >= logging.WARNING
 
 
+@pytest.mark.parametrize(("step", "calls"), [("prepare", 0), ("finalize", 1)])
+def test_an_operation_without_a_key_whose_step_is_marked_for_rollback_has_failed(
+    api: Api, step: str, calls: int
+) -> None:
+    setattr(steps, step, lambda: transaction.set_rollback(True))
+
+    assert api.post("/buy", {}).status_code == 500
+
+    assert len(elsewhere.asked) == calls
+
+
 def test_operations_without_a_key_have_keys_of_their_own_downstream(api: Api) -> None:
     for _ in range(2):
         assert api.post("/buy", {}).status_code == 201
