@@ -89,7 +89,15 @@ def once(
 
     declare = shared_task if app is None else app.task
     reliable = {"acks_late": True, "reject_on_worker_lost": True}
-    return declare(**reliable | options | _limits(options))(run)
+    return declare(**reliable | options | _limits(options) | _not_retried(options))(run)
+
+
+def _not_retried(options: dict[str, Any]) -> dict[str, Any]:
+    """``Reject`` gives a delivery back to a broker that takes no new message just then. Retried for
+    an ``autoretry_for`` of everything, it would be sent, which fails, and Celery drops it."""
+    of_its_class = getattr(options.get("base"), "dont_autoretry_for", ())
+    given = options.get("dont_autoretry_for", of_its_class)
+    return {"dont_autoretry_for": (*given, Reject)}
 
 
 def _limits(options: dict[str, Any]) -> dict[str, float]:

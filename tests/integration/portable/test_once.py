@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from celery import Task
 from celery.exceptions import Ignore, Reject
 from django.contrib.auth.models import Group
 
@@ -79,6 +80,36 @@ def test_its_soft_limit_is_never_the_later_one(
         """Do nothing."""
 
     assert (limited.soft_time_limit, limited.time_limit) == (soft, hard)
+
+
+def test_what_is_given_back_to_the_broker_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    @once(app=app, name="tests.retried_for_all", autoretry_for=(Exception,), max_retries=None)
+    def retried(name: str) -> None:
+        """Do nothing."""
+
+    monkeypatch.setattr(once_module, "HELD", 0.0)
+    delivery = Delivery(retried, MessageInProgress(), monkeypatch)
+    delivery.broker_is_away = True
+    with pytest.raises(Reject) as rejected:
+        delivery.run()
+    assert rejected.value.requeue
+
+
+class Stubborn(Task):
+    dont_autoretry_for = (LookupError,)
+
+
+@pytest.mark.parametrize("given", [{"base": Stubborn}, {"dont_autoretry_for": (LookupError,)}])
+def test_what_a_task_does_not_want_retried_is_not(given: dict[str, Any]) -> None:
+    name = f"tests.stubborn_by_{next(iter(given))}"
+
+    @once(app=app, name=name, autoretry_for=(Exception,), **given)
+    def stubborn() -> None:
+        raise LookupError
+
+    task: Any = stubborn
+    assert task.apply(task_id="t1").state == "FAILURE"
+    assert key_of("t1").attempt == 1
 
 
 def test_its_lease_outlives_its_time_limit() -> None:
