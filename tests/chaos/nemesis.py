@@ -96,7 +96,6 @@ class Nemesis:
                 soon = time.monotonic() + self._rng.expovariate(1 / self._bias.gap)
             for name in self._stage.look_after():
                 self._history.note("died", what=name)
-                self.counts[f"{name} started again"] += 1
             tell()
             time.sleep(0.1)
 
@@ -280,8 +279,6 @@ class Nemesis:
         """Note what the desks have to say."""
         for desk in self._stage.desks:
             if desk.busy and (answer := desk.answer(seconds)) is not None:
-                if answer.get("ended"):
-                    self.counts["keys ended by an operator"] += 1
                 self._history.note("desk", answer.pop("key", ""), **answer)
 
 
