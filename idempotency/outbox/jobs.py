@@ -17,7 +17,7 @@ from idempotency.jobs import Result, Run, run_job
 from idempotency.models import DeliveryEvent, MessageState, OutboxMessage
 from idempotency.outbox import channels, nudging
 from idempotency.outbox.claims import claimable
-from idempotency.outbox.dispatcher import Dispatcher
+from idempotency.outbox.dispatcher import POLL, Dispatcher
 from idempotency.stores import clock
 from idempotency.stores.sessions import replace_if_broken
 
@@ -45,7 +45,11 @@ def dispatch_outbox(using: str | None = None) -> Result:
 
         result = run_job("dispatch_outbox", work, dispatcher.using)
         # A run that came while this one ended found the lock taken and left its message behind.
+        # What is due after that as well, others have locked.
+        pause = 0.0
         while not (result.busy or result.more) and _is_something_due(dispatcher):
+            time.sleep(pause)
+            pause = POLL
             result = run_job("dispatch_outbox", work, dispatcher.using)
         if result.more:
             # Somebody else may go on claiming while this one waits for its slow sends.

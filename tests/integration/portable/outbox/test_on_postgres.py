@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ from django.db import connection, transaction
 
 from idempotency import outbox
 from idempotency.models import OutboxMessage
-from idempotency.outbox import claims
+from idempotency.outbox import claims, jobs
 from idempotency.outbox.claims import Claimed, Lane
+from idempotency.outbox.dispatcher import POLL
 from idempotency.testing import FrozenClock
 from tests.integration.portable.api import PATIENCE, Gate, background, until
 from tests.integration.portable.outbox.mail import Mail, dispatch, names, take, take_all, write
@@ -81,6 +84,33 @@ def test_a_message_that_somebody_has_locked_is_skipped_and_not_waited_for() -> N
         OutboxMessage.objects.select_for_update().get(payload__name="held")
         with background(take) as claimed:
             assert names(claimed.result(timeout=20)) == ["free"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_finds_only_what_others_have_locked_lets_them_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A holder that only goes on while the run pauses is never waited for by asking at once."""
+    held, pauses = Gate(), list[float]()
+
+    def hold() -> None:
+        with transaction.atomic():
+            OutboxMessage.objects.select_for_update().get(payload__name="a")
+            held()
+
+    def sleep(seconds: float) -> None:
+        if seconds and not pauses:
+            pauses.append(seconds)
+            held.open()
+            holder.result(PATIENCE)
+
+    write("a")
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    with background(hold) as holder:
+        held.wait_until_reached()
+        done = jobs.dispatch_outbox().done
+        held.open()
+    assert (done, pauses) == (1, [POLL])
 
 
 #: In place of the database's clock: stops until a test lets it go on.
