@@ -35,6 +35,7 @@ def main() -> int:
                 "DATABASE_URL": postgres.url,
                 "REDIS_URL": valkey.url,
                 "SECRET_KEY": "of the benchmark",
+                "GATEWAY_URL": "http://127.0.0.1:9000",
                 "HTTPS": "0",
                 "ALLOWED_HOSTS": "testserver",
             }

@@ -36,6 +36,7 @@ def main() -> int:
                 "DATABASE_URL": postgres.url,
                 "REDIS_URL": "",
                 "SECRET_KEY": "of the benchmark",
+                "GATEWAY_URL": "http://127.0.0.1:9000",
                 "HTTPS": "0",
                 "ALLOWED_HOSTS": "testserver",
             }

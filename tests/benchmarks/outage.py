@@ -184,6 +184,7 @@ def run(plan: Plan, folder: Path) -> list[Drill]:
             "DATABASE_URL": postgres.url,
             "DEMO": "1",
             "SECRET_KEY": "of the benchmark",
+            "GATEWAY_URL": "http://127.0.0.1:9000",
             "HTTPS": "0",
             "ALLOWED_HOSTS": "localhost,127.0.0.1",
         }

@@ -34,6 +34,7 @@ def started(data: Path | None = None, **changes: str) -> Iterator[embedded.Postg
             "DATABASE_URL": postgres.url,
             "REDIS_URL": valkey.url,
             "SECRET_KEY": "of the benchmark",
+            "GATEWAY_URL": "http://127.0.0.1:9000",
             "HTTPS": "0",
             "ALLOWED_HOSTS": "localhost,127.0.0.1,testserver",
         } | changes

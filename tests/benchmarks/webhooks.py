@@ -193,6 +193,7 @@ def main() -> int:
             "REDIS_URL": valkey.url,
             "DEMO": "1",
             "SECRET_KEY": "of the benchmark",
+            "GATEWAY_URL": "http://127.0.0.1:9000",
             "HTTPS": "0",
             "ALLOWED_HOSTS": "localhost,127.0.0.1",
             "LOG_LEVEL": "WARNING",
