@@ -35,12 +35,12 @@ def main() -> int:
         folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="kill-points-")))
         folder.chmod(0o755)  # PostgreSQL, run as nobody, walks it
         os.environ |= ENVIRONMENT
-        if not os.environ.get("DATABASE_URL"):
-            _start_servers(started, folder)
         gateway = GatewayProcess(folder / "gateway.sqlite3")
         gateway.start()
         started.callback(gateway.close)
         os.environ["GATEWAY_URL"] = gateway.url
+        if not os.environ.get("DATABASE_URL"):
+            _start_servers(started, folder)
         return _run(folder, gateway, options.every, options.path)
 
 
