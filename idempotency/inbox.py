@@ -25,7 +25,7 @@ from typing import Any
 from django.core.serializers.json import DjangoJSONEncoder
 
 from idempotency.conf import duration, settings
-from idempotency.core.errors import IdempotencyError, KeyInUse, KeyReused
+from idempotency.core.errors import ForceFailed, IdempotencyError, KeyInUse, KeyReused
 from idempotency.core.keys import MAX_LENGTH, Scope, length_prefixed
 from idempotency.core.policies import Policy, Verdict
 from idempotency.core.responses import RecordedResponse
@@ -34,7 +34,20 @@ from idempotency.execution import Execution
 from idempotency.operations import Operation, Reply
 from idempotency.stores import get_store
 
-__all__ = ["Consumed", "IdempotencyError", "MessageInProgress", "MessageReused", "consume_once"]
+__all__ = [
+    "Consumed",
+    "IdempotencyError",
+    "MessageEnded",
+    "MessageInProgress",
+    "MessageReused",
+    "consume_once",
+]
+
+#: What the routes of messages begin with.
+ROUTE = "inbox:"
+
+#: The status of a message's result; an operator's answer has another.
+_DONE = 200
 
 _CONTENT_DOMAIN = b"idempotency/inbox-content/1"
 
@@ -50,6 +63,12 @@ class MessageReused(KeyReused):
     """The id was consumed with other content. Repeating it makes no sense."""
 
     default_detail = "This message id was used for other content. Give every message its own id."
+
+
+class MessageEnded(ForceFailed):
+    """An operator ended it for good before it had its effect. Repeating it makes no sense."""
+
+    default_detail = "An operator ended this message, and it will not be consumed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +105,14 @@ def consume_once(
     (by default ``LEASE``) is how long the work may take.
 
     Raises ``MessageInProgress`` while another delivery of it is at work, ``MessageReused`` for
-    other content under the id, and further ``IdempotencyError``\\ s: one whose ``retry`` is
+    other content under the id, ``MessageEnded`` where an operator ended it, and further ``IdempotencyError``\\ s: one whose ``retry`` is
     ``"same_key"`` asks for the message to be delivered again. Acknowledge a message only when this
     has returned.
     """
     if not 1 <= len(message_id) <= MAX_LENGTH:
         raise ValueError(f"a message id has 1 to {MAX_LENGTH} characters: {message_id[:40]!r}…")
     request = KeyedRequest(
-        scope=Scope(f"inbox:{source}", tenant, message_id),
+        scope=Scope(f"{ROUTE}{source}", tenant, message_id),
         policy=_policy(ttl, lease),
         fingerprint=lambda version: _fingerprint(content),
     )
@@ -105,6 +124,8 @@ def consume_once(
         raise MessageReused from error
     if not isinstance(answer, Answer):
         return Consumed(first=True, result=answer.response)
+    if answer.recorded.status != _DONE:
+        raise MessageEnded
     return Consumed(first=not answer.replayed, result=json.loads(answer.recorded.body or b"null"))
 
 
@@ -122,7 +143,7 @@ class _Consumption:
                 "(MAX_RESPONSE_BYTES). Return less: what later deliveries need."
             )
         # Read back, so that the first delivery gets what the later ones will.
-        recorded = RecordedResponse(200, (("Content-Type", "application/json"),), body)
+        recorded = RecordedResponse(_DONE, (("Content-Type", "application/json"),), body)
         return Handled(json.loads(body), recorded)
 
     def prepare(self, operation: Operation) -> dict[str, Any] | Reply:

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.utils import translation
 
-from idempotency import settling, signals
+from idempotency import inbox, settling, signals
 from idempotency.conf import settings
 from idempotency.core.errors import EndedUnsettled, ForceFailed
 from idempotency.core.responses import RecordedResponse
@@ -143,11 +143,14 @@ def stands_as(seen: Seen, key_id: int, using: str) -> bool:
 def _ttl_of(key_id: int, using: str) -> timedelta:
     """How long the answer has to stand: as long as the view's own would have. A key that expired
     sooner would run again while its client still retries."""
-    context = IdempotencyKey.objects.using(using).values_list("context", flat=True).get(pk=key_id)
+    keys = IdempotencyKey.objects.using(using).filter(pk=key_id)
+    route, context = keys.values_list("route", "context").get()
     if context is not None:
         return timedelta(seconds=context["ttl"])
-    views = (route.policy.ttl for route in protected_routes() if route.policy is not None)
-    return max(settings().ttl, *views)
+    if route.startswith(inbox.ROUTE):
+        return settings().retention
+    views = (view.policy.ttl for view in protected_routes() if view.policy is not None)
+    return max([settings().ttl, *views])
 
 
 def final_answer(request: HttpRequest | None, seen: Seen) -> RecordedResponse:

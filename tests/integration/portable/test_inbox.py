@@ -11,13 +11,28 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, connection, transaction
 from django.db.transaction import TransactionManagementError
 
-from idempotency import outbox
+from idempotency import operators, outbox
 from idempotency.core.errors import KeyInUse, KeyReused
-from idempotency.inbox import Consumed, MessageInProgress, MessageReused, consume_once
+from idempotency.inbox import (
+    Consumed,
+    MessageEnded,
+    MessageInProgress,
+    MessageReused,
+    consume_once,
+)
 from idempotency.models import IdempotencyKey, OutboxMessage
 from idempotency.operations import Operation
+from idempotency.operators import Seen
 from idempotency.testing import expire_lease, freeze_clock
-from tests.integration.portable.api import PATIENCE, Gate, Killed, background, key_of, together
+from tests.integration.portable.api import (
+    PATIENCE,
+    Gate,
+    Killed,
+    background,
+    key_of,
+    kill,
+    together,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("each_store")]
 
@@ -202,3 +217,39 @@ def test_inside_a_transaction_it_is_refused() -> None:
     with transaction.atomic(), pytest.raises(RuntimeError, match=r"transaction\.atomic"):
         consume()
     assert effects() == 0
+
+
+def end(message_id: str = "evt_1", *, final: bool = True) -> IdempotencyKey:
+    """What an operator does to a message whose consumer died."""
+    key = key_of(message_id)
+    assert operators.force_fail(
+        key.pk, seen=Seen.of(key), actor="ann", reason="gone", final=final
+    )
+    return key_of(message_id)
+
+
+def die() -> None:
+    with pytest.raises(Killed):
+        consume(work=kill)
+
+
+def test_what_an_operator_ended_for_good_is_no_result() -> None:
+    die()
+    end()
+    with pytest.raises(MessageEnded) as ended:
+        consume()
+    assert (ended.value.retry, effects()) == ("new_key", 0)
+
+
+def test_what_an_operator_freed_runs_at_the_next_delivery() -> None:
+    die()
+    end(final=False)
+    assert consume().first
+
+
+def test_what_an_operator_ended_is_remembered_as_long_as_any_message() -> None:
+    die()
+    key = end()
+    assert key.completed_at is not None
+    assert key.expires_at is not None
+    assert key.expires_at - key.completed_at == timedelta(days=30)

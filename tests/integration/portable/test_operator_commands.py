@@ -228,6 +228,13 @@ def test_an_attempt_that_changes_meanwhile_is_left_alone(monkeypatch: pytest.Mon
     assert IdempotencyKey.objects.get().attempt == 2
 
 
+def test_a_service_without_a_view_that_takes_keys_has_keys_to_end(settings: Any) -> None:
+    settings.ROOT_URLCONF = "idempotency.http.urls"
+    write_key(key="order-1", context=None)
+    run("force_fail", "order-1", "--final", *WHO_AND_WHY, "--yes")
+    assert IdempotencyKey.objects.get().state == "succeeded"
+
+
 def test_of_several_keys_one_has_to_be_chosen() -> None:
     mine = write_key(key="order-1", tenant="acct_a")
     yours = write_key(key="order-1", tenant="acct_b")
