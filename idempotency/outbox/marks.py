@@ -11,8 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import DurationField, F, Value
 from django.db.models.expressions import Combinable
+from django.db.models.functions import Least
 
 from idempotency.client.retry_after import at_least
 from idempotency.models import DeliveryEvent, DeliveryKind, MessageState, OutboxMessage
@@ -26,6 +27,8 @@ logger = logging.getLogger("idempotency")
 LONGEST_WAIT = 24 * 3600.0
 #: Seconds by which those who were asked to wait as long are spread.
 SPREAD = 1.0
+#: The least that two times in the database differ by.
+TICK = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,11 @@ def wake_next(using: str, channel: str, destination: str, aggregate: str) -> Non
         channel=channel, destination=destination, aggregate=aggregate, state__in=UNFINISHED
     )
     first = unfinished.order_by("sequence").values("sequence")[:1]
-    # Tried before, it is in a back-off of its own.
-    messages.filter(
-        sequence__in=first, state=MessageState.PENDING, attempt=0, due_at__gt=clock.now()
-    ).update(due_at=clock.now())
+    # Written where it is due already, too: by another time a claim that is about to put it off sees
+    # that its turn has come. It keeps its place. Tried before, it is in a back-off of its own.
+    messages.filter(sequence__in=first, state=MessageState.PENDING, attempt=0).update(
+        due_at=Least(F("due_at"), clock.now()) - Value(TICK, output_field=DurationField())
+    )
 
 
 def _mark(using: str, finished: Finished) -> bool:

@@ -14,9 +14,10 @@ from django.db import connection, transaction
 
 from idempotency import outbox
 from idempotency.models import OutboxMessage
-from idempotency.outbox import claims, jobs
+from idempotency.outbox import Delivered, claims, jobs, marks
 from idempotency.outbox.claims import Claimed, Lane
 from idempotency.outbox.dispatcher import POLL
+from idempotency.outbox.marks import Finished
 from idempotency.testing import FrozenClock
 from tests.integration.portable.api import PATIENCE, Gate, background, until
 from tests.integration.portable.outbox.mail import Mail, dispatch, names, take, take_all, write
@@ -141,6 +142,30 @@ def test_a_claim_that_looked_before_another_one_committed_takes_nothing() -> Non
             assert other.result(PATIENCE) == []
     finally:
         execute("DROP SCHEMA stopped CASCADE")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_claim_that_looked_before_the_predecessors_end_does_not_put_the_next_one_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late() -> list[Claimed]:
+        execute("SET search_path = stopped, public, pg_catalog")
+        return take()
+
+    monkeypatch.setattr(claims, "WINDOW", 1)
+    write("a", "b", about="one")
+    (first,) = take(most=1)
+    execute(STOPPED_CLOCK)
+    try:
+        execute("SELECT pg_advisory_lock(42)")
+        with background(late) as other:
+            until(somebody_waits_for_an_advisory_lock)
+            marks.mark("default", [Finished(first, Delivered(), 0.0)])
+            execute("SELECT pg_advisory_unlock(42)")
+            assert other.result(PATIENCE) == []
+    finally:
+        execute("DROP SCHEMA stopped CASCADE")
+    assert names(take()) == ["b"]
 
 
 def execute(sql: str) -> None:
