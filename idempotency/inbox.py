@@ -105,9 +105,9 @@ def consume_once(
     (by default ``LEASE``) is how long the work may take.
 
     Raises ``MessageInProgress`` while another delivery of it is at work, ``MessageReused`` for
-    other content under the id, ``MessageEnded`` where an operator ended it, and further ``IdempotencyError``\\ s: one whose ``retry`` is
-    ``"same_key"`` asks for the message to be delivered again. Acknowledge a message only when this
-    has returned.
+    other content under the id, ``MessageEnded`` where an operator ended it, and further
+    ``IdempotencyError``\\ s: one whose ``retry`` is ``"same_key"`` asks for the message to be
+    delivered again. Acknowledge a message only when this has returned.
     """
     if not 1 <= len(message_id) <= MAX_LENGTH:
         raise ValueError(f"a message id has 1 to {MAX_LENGTH} characters: {message_id[:40]!r}…")
