@@ -95,10 +95,11 @@ def let_resume(store: Store, key_id: int, seen: Seen, resolution: Resolution) ->
 
     False, and nothing written, when the key does not stand as it was seen any more.
     """
-    lease = store.take_over_seen(key_id, seen, settings().lease, idle=True)
-    if lease is None:
-        return False
     with transaction.atomic(using=store.using):
+        # One transaction, and not two as in ``settle``: whoever had it is not at it any more.
+        lease = store.take_over_seen(key_id, seen, settings().lease, idle=True)
+        if lease is None:
+            return False
         store.suspend(lease, resolution.reason)
         _tell_story(store, lease, seen, resolution, "resumed")
     told = {"reason": resolution.reason, "actor": resolution.actor}

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from idempotency import doubts
 from idempotency.core.decisions import Replay
@@ -17,7 +18,14 @@ from idempotency.http.deadlines import current_deadline
 from idempotency.models import EventKind
 from idempotency.operations import Outcome, Unknown
 from idempotency.operators import Seen
-from tests.integration.portable.conformance.harness import NOW, Key, at, elsewhere, seconds
+from tests.integration.portable.conformance.harness import (
+    NOW,
+    Key,
+    at,
+    elsewhere,
+    seconds,
+    values_of,
+)
 from tests.integration.portable.doubts.payouts import (
     BOB,
     MARIA,
@@ -176,3 +184,17 @@ def test_the_log_is_written_with_the_end_or_neither() -> None:
     with pytest.raises(RuntimeError, match="the log is full"):
         ask(key, also=full)
     assert EventKind.ASKED not in [event.kind for event in key.events()]
+
+
+def test_a_doubt_ends_with_its_line_in_the_log_or_not_at_all() -> None:
+    key = stand(kind=Gift)
+    before = values_of(key.row)
+    says(NOTHING)
+
+    def away() -> None:
+        raise OperationalError
+
+    with pytest.raises(OperationalError):
+        ask_again(key, also=away)
+    assert values_of(key.row) == before
+    assert EventKind.RESOLVED not in [event.kind for event in key.events()]
