@@ -18,6 +18,8 @@ graceful_timeout = 10
 keepalive = 5
 # Else a client on this machine could name SCRIPT_NAME in a header, and so the paths in answers.
 forwarder_headers = ""
+# Nor the scheme: Django reads the one header that PROXY_PROTO_HEADER names, and no other.
+secure_scheme_headers: dict[str, str] = {}
 # A heartbeat must not wait for a disk.
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112, S108
 # Its default path is in the home folder, which two stacks would share.

@@ -159,6 +159,12 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # --- Redis, Celery --------------------------------------------------------------------------------
 
 REDIS_URL = env.str("REDIS_URL", default="")
+if not REDIS_URL and not DEBUG:
+    # A broker in memory is one for each process: no job that beat sends would ever run.
+    raise ImproperlyConfigured(
+        "REDIS_URL is not set. Set it, for example to redis://host/0, or start `make run`, which "
+        "brings a server of its own."
+    )
 
 CELERY_BROKER_URL = REDIS_URL or "memory://"
 CELERY_TASK_IGNORE_RESULT = True
@@ -292,7 +298,13 @@ IDEMPOTENCY: dict[str, object] = {
 
 # "http": the gateway at GATEWAY_URL, which speaks as the simulated one does. "stripe": Stripe.
 GATEWAY = env.str("GATEWAY", default="http")
-GATEWAY_URL = env.str("GATEWAY_URL", default="http://127.0.0.1:9000")
+GATEWAY_URL = env.str("GATEWAY_URL", default="http://127.0.0.1:9000" if DEBUG else "")
+if GATEWAY == "http" and not GATEWAY_URL:
+    # A default would hand card tokens to whatever listens there.
+    raise ImproperlyConfigured(
+        "GATEWAY_URL is not set. Set it to the gateway's address, or GATEWAY=stripe; `make run` "
+        "brings a simulated one."
+    )
 # Seconds for one of the three attempts at a call; all of them together must fit into the lease.
 GATEWAY_TIMEOUT = env.float("GATEWAY_TIMEOUT", default=5.0)
 # Calls at once in a process, fewer than gunicorn's threads: a gateway that is slow must leave one

@@ -31,6 +31,8 @@ ENVIRONMENT = {
     "HTTPS": "0",
     "ALLOWED_HOSTS": "localhost,127.0.0.1",
     "LOG_FORMAT": "console",
+    # Nobody listens; tests that want one start it.
+    "GATEWAY_URL": "http://127.0.0.1:9000",
 }
 
 

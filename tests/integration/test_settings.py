@@ -15,6 +15,7 @@ PRODUCTION = {
     "ALLOWED_HOSTS": "api.example.com",
     "DATABASE_URL": "postgres://user@database/name",
     "REDIS_URL": "redis://valkey/0",
+    "GATEWAY_URL": "https://gateway.example.com",
 }
 
 
@@ -41,7 +42,7 @@ def test_check_deploy_is_clean_in_production() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["SECRET_KEY", "DATABASE_URL"])
+@pytest.mark.parametrize("name", ["SECRET_KEY", "DATABASE_URL", "REDIS_URL", "GATEWAY_URL"])
 def test_what_production_cannot_do_without_is_asked_for_by_name(name: str) -> None:
     env = {key: value for key, value in PRODUCTION.items() if key != name}
     done = manage("check", **env)
