@@ -15,7 +15,7 @@ from django.db.models import F, QuerySet
 
 from payments import ids, ledger
 from payments.exceptions import ChargeNotFound, NotPending
-from payments.models import Charge, LedgerAccount, LedgerTransaction, Merchant
+from payments.models import Charge, LedgerAccount, LedgerTransaction, Merchant, storable
 from payments.webhooks import events
 
 _ID = ids.pattern("ch")
@@ -57,13 +57,10 @@ def succeed(*, public_id: str, gateway_reference: str) -> Charge:
     return charge
 
 
-def decline(*, public_id: str, code: str, gateway_reference: str = "") -> Charge:
+def decline(*, public_id: str, code: str) -> Charge:
     """The gateway refused. Raises `NotPending`."""
     charge = _leave_pending(
-        public_id,
-        status=Charge.Status.DECLINED,
-        decline_code=code,
-        gateway_reference=gateway_reference,
+        public_id, status=Charge.Status.DECLINED, decline_code=storable(code, 64)
     )
     events.charge(charge)
     return charge

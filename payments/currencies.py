@@ -34,6 +34,9 @@ CODES: tuple[str, ...] = tuple(sorted(EXPONENTS))
 
 def format_amount(*, amount: int, currency: str) -> str:
     """Minor units as people write them: 1250 EUR is "12.50 EUR", 1250 JPY is "1250 JPY"."""
+    if currency not in EXPONENTS:
+        # Somebody else's books have it, or ours of when it was one.
+        return f"{amount} {currency} (minor units)"
     exponent = EXPONENTS[currency]
     sign = "-" if amount < 0 else ""
     digits = str(abs(amount)).rjust(exponent + 1, "0")

@@ -22,6 +22,12 @@ MAX_AMOUNT = 999_999_999_999
 CURRENCY_PATTERN = r"^[A-Z]{3}$"
 
 
+def storable(text: str, most: int) -> str:
+    """What somebody else wrote, as a column of so many characters holds it. A code that is longer
+    than expected must not undo what happened."""
+    return text.replace("\0", "")[:most]
+
+
 def _public_id(prefix: str) -> "models.CharField[str, str]":
     return models.CharField(
         _("public id"),

@@ -44,7 +44,7 @@ class AtGateway(Operation):
     def result_by_hand(
         self, context: dict[str, Any], *, done: bool, record: str
     ) -> dict[str, Any] | None:
-        return {"id": record} if done else {"code": record[:64]}
+        return {"id": record} if done else {"code": record}
 
 
 class CreateCharge(AtGateway):

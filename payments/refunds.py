@@ -22,7 +22,14 @@ from payments.exceptions import (
     RefundExceedsCharge,
     RefundNotFound,
 )
-from payments.models import Charge, LedgerAccount, LedgerTransaction, Merchant, Refund
+from payments.models import (
+    Charge,
+    LedgerAccount,
+    LedgerTransaction,
+    Merchant,
+    Refund,
+    storable,
+)
 from payments.webhooks import events
 
 _ID = ids.pattern("re")
@@ -72,7 +79,7 @@ def succeed(*, public_id: str, gateway_reference: str) -> Refund:
 
 def fail(*, public_id: str, code: str) -> Refund:
     """The gateway refused: the merchant gets the amount back. Raises `NotPending`."""
-    refund = _give_back(public_id, status=Refund.Status.FAILED, failure_code=code)
+    refund = _give_back(public_id, status=Refund.Status.FAILED, failure_code=storable(code, 64))
     events.refund(refund)
     return refund
 

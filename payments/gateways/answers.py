@@ -32,8 +32,8 @@ def classify(status: int, body: bytes, retry_after: float | None = None) -> Answ
 
     ``retry_after``: the header of that name in seconds; None where there is none to be read.
     """
-    content = _json_object(body)
-    if 200 <= status < 300 and isinstance(content.get("id"), str):
+    content = json_object(body)
+    if 200 <= status < 300 and _is_id(content.get("id")):
         return Answer(Done(content))
     error = content.get("error")
     if not isinstance(error, dict):
@@ -51,7 +51,13 @@ def classify(status: int, body: bytes, retry_after: float | None = None) -> Answ
     return Answer(Unknown(f"the gateway answered {status}"), passing, retry_after)
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def _is_id(value: object) -> bool:
+    """Whether it can be kept: what cannot is a damaged answer."""
+    return isinstance(value, str) and 0 < len(value) <= 255 and "\0" not in value
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """What a body says; empty where it is no JSON object."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

@@ -107,3 +107,11 @@ class Gateway(Protocol):
     def close(self) -> None:
         """Close this process's connections; a later call opens new ones."""
         ...
+
+
+def find(gateway: Gateway, kind: Task, *, reference: str, charge: str) -> Outcome:
+    """What became of a charge or a refund whose key is not known. ``charge``: for a refund, the
+    gateway's id of what it gives back."""
+    if kind == "charge":
+        return gateway.find_charge(reference=reference, key="")
+    return gateway.find_refund(charge=charge, reference=reference, key="")

@@ -28,6 +28,7 @@ from idempotency.client import (
     RetryBudget,
     SharedBreaker,
     SharedBudget,
+    classify,
 )
 from idempotency.client import Outcome as Health
 from idempotency.client.caller import Caller
@@ -171,6 +172,13 @@ class CallingGateway:
                 return call()
         except BulkheadFull as full:
             return NotSent("too many calls of the gateway are under way", full.retry_after)
+
+    def _enquirer(self) -> Caller[Any]:
+        """Asks, and moves nothing, so the status of an answer is all that the loop has to know. Its
+        retries are its own: the questions of a job must not use up those of charges."""
+        asking: Options = {**self._options, "classify": classify, "hedging": None}
+        asking["budget"] = RetryBudget(BUDGET)
+        return Caller(self._connections, self.name, **self._waiting, **asking)
 
     def _transport(self) -> Transport[Reading]:
         return ReadingTransport(self._connections, timeout=self.timeout)

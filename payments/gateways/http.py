@@ -9,15 +9,12 @@ from typing import Any, Self
 
 from django.core.exceptions import ImproperlyConfigured
 
-from idempotency.client import RetryBudget, classify
-from idempotency.client.caller import Caller
 from idempotency.client.messages import Request
-from idempotency.client.policy import Options
 from idempotency.http.deadlines import current_deadline
 from idempotency.operations import Outcome
 from idempotency.propagation import outgoing_headers
 from payments.gateways.base import Movement, Task
-from payments.gateways.calling import BUDGET, OPTIONS, CallingGateway, options_of, unsent
+from payments.gateways.calling import OPTIONS, CallingGateway, options_of, unsent
 from payments.gateways.enquiries import Enquiries
 from payments.gateways.readings import collecting
 
@@ -27,12 +24,7 @@ class HttpGateway(CallingGateway):
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
-        # What is asked moves nothing, so the status of its answer is all that the loop has to know.
-        # Its retries are its own: the questions of a job must not use up those of charges.
-        asking: Options = {**self._options, "classify": classify, "hedging": None}
-        asking["budget"] = RetryBudget(BUDGET)
-        caller = Caller(self._connections, self.name, **self._waiting, **asking)
-        self._enquiries = Enquiries(self.url, caller, self.room)
+        self._enquiries = Enquiries(self.url, self._enquirer(), self.room)
 
     @classmethod
     def from_settings(cls, **given: Any) -> Self:

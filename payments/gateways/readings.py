@@ -121,16 +121,24 @@ class ReadingTransport:
         self._read = read or _read
 
     def send(
-        self, request: Request, timeout: float, cancellation: Cancellation | None = None
+        self,
+        request: Request,
+        timeout: float,
+        cancellation: Cancellation | None = None,
+        *,
+        granted: float | None = None,
     ) -> Reading:
-        """Send the request once. Raises ``NoAnswer``."""
+        """Send the request once. Raises ``NoAnswer``. ``granted``: what the loop gave the attempt,
+        where part of that is spent already."""
         findings = _findings.get()
         findings.sent()
         try:
             response = self._transport.send(request, timeout, cancellation)
         except NoAnswer as none:
             findings.heard(_unanswered(none))
-            if isinstance(none.error, httpx2.TimeoutException) and self._is_cut_short(timeout):
+            if isinstance(none.error, httpx2.TimeoutException) and self._is_cut_short(
+                granted or timeout
+            ):
                 # The caller was in a hurry. Were it the gateway's failure, a few callers with
                 # short deadlines could open the breaker for everybody.
                 raise NoAnswer(Trouble.CANCELLED, none.error) from none.error

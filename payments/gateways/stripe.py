@@ -17,18 +17,16 @@ import httpx2
 import stripe
 from django.core.exceptions import ImproperlyConfigured
 
-from idempotency.client import BulkheadFull, Deadline, RetryBudget, classify
-from idempotency.client.caller import Caller
+from idempotency.client import BulkheadFull, Deadline
 from idempotency.client.history import CallResult
 from idempotency.client.messages import Request
-from idempotency.client.policy import Options
 from idempotency.client.transports import Transport
 from idempotency.http.deadlines import current_deadline
 from idempotency.operations import Done, NotSent, Outcome, Refused, Unknown
 from payments.gateways import stripe_answers as answers
 from payments.gateways.answers import Answer
 from payments.gateways.base import Movement, Task
-from payments.gateways.calling import BUDGET, OPTIONS, CallingGateway, options_of
+from payments.gateways.calling import OPTIONS, CallingGateway, options_of
 from payments.gateways.events import Event
 from payments.gateways.readings import Reading, ReadingTransport, wait_asked_for
 from payments.gateways.stripe_answers import Object
@@ -96,10 +94,7 @@ class StripeGateway(CallingGateway):
         self._api_key = api_key
         self._webhook_secret = webhook_secret
         self._capture = capture
-        # What is asked moves nothing, so the status of its answer is all that the loop has to know.
-        # Its retries are its own: the questions of a job must not use up those of charges.
-        asked: Options = {**self._options, "classify": classify, "budget": RetryBudget(BUDGET)}
-        self._enquirer = Caller(self._connections, self.name, **self._waiting, **asked)
+        self._asking = self._enquirer()
 
     @classmethod
     def from_settings(cls, **given: Any) -> Self:
@@ -245,7 +240,7 @@ class StripeGateway(CallingGateway):
         as long as a call may take."""
 
         def perform(request: Request, key: str | None) -> CallResult[Any]:
-            return self._enquirer.perform(request, operation="enquiry", deadline=deadline)
+            return self._asking.perform(request, operation="enquiry", deadline=deadline)
 
         return Books(self._sdk(SdkHttp(perform)))
 

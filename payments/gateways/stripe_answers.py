@@ -10,12 +10,11 @@ money: what happened has to be looked up.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from idempotency.operations import Done, NotSent, Outcome, Refused, Unknown
-from payments.gateways.answers import Answer
+from payments.gateways.answers import Answer, json_object
 
 #: The product's test tokens, as Stripe calls such cards. Anything else is passed on.
 TEST_CARDS = {"tok_visa": "pm_card_visa", "tok_declined": "pm_card_chargeCustomerFail"}
@@ -46,7 +45,7 @@ def classify(
 ) -> Answer:
     """Read one HTTP answer. ``Done`` means that the step was taken; what it did to the money is in
     the object. ``headers``: with names in lower case."""
-    content = _json_object(body)
+    content = json_object(body)
     if 200 <= status < 300:
         if isinstance(content.get("object"), str):
             return Answer(Done(content))
@@ -146,11 +145,3 @@ def first_of(outcomes: Iterable[Outcome]) -> Outcome:
             if isinstance(outcome, kind):
                 return outcome
     return NotSent("Stripe's books do not have it")
-
-
-def _json_object(body: bytes) -> Object:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

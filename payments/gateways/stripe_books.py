@@ -37,6 +37,8 @@ _KINDS: dict[str, Task] = {
     "payment_refund": "refund",
 }
 
+_NOT_REFUNDED = ("failed", "canceled")
+
 
 class NotAllSeen(stripe.StripeError):
     """There are more pages than are read."""
@@ -118,9 +120,10 @@ def _items(page: Any, most: int) -> Iterator[Object]:
 
 
 def _movement(transaction: Object) -> Movement | None:
-    """None for what is neither a charge nor a refund: fees, payouts, disputes."""
+    """None for what is neither a charge nor a refund: fees, payouts, disputes; and for a refund
+    that came back, which moved nothing in the end."""
     kind, source = _KINDS.get(transaction["type"]), transaction["source"]
-    if kind is None:
+    if kind is None or (kind == "refund" and source.get("status") in _NOT_REFUNDED):
         return None
     # The amount in the currency that was charged; the transaction's is the account's own.
     amount = source.get("amount_captured", source["amount"])

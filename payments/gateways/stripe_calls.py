@@ -154,7 +154,8 @@ class AskFirst:
         end = time.monotonic() + timeout
         if (found := question(Deadline.after(timeout / 2))) is not None:
             return _as_answer(found)
-        return self._transport.send(request, end - time.monotonic(), cancellation)
+        rest = end - time.monotonic()
+        return self._transport.send(request, rest, cancellation, granted=timeout)
 
     def close(self) -> None:
         """Close this process's connections; a later attempt opens new ones."""

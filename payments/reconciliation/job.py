@@ -8,16 +8,18 @@ its list does not have. So neither clock has to be right, and nothing falls betw
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import cast, get_args
 
 from django.utils import timezone
 
-from idempotency.operations import Done, Outcome, Unknown
-from payments.gateways.base import Gateway, Movement, Task
+from idempotency.operations import Done, Unknown
+from payments import ledger
+from payments.gateways.base import Gateway, Movement, Task, find
 from payments.gateways.choice import get_gateway
+from payments.models import storable
 from payments.reconciliation import books, differences
 from payments.reconciliation.books import Record
 from payments.reconciliation.comparison import Difference, of_movement, of_posting
@@ -31,6 +33,7 @@ PENDING = timedelta(days=1)
 #: How far back a comparison looks. Longer than ``PENDING`` and the time between two of them, so
 #: that what was pending is looked at once more.
 WINDOW = timedelta(days=3)
+DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,19 @@ class Comparison:
 
     since: datetime
     until: datetime
-    movements: int
-    postings: int
+    movements: int = 0
+    postings: int = 0
     #: Differences there are in that time, those that are new among them, and those that are gone.
-    found: int
-    new: int
-    gone: int
+    found: int = 0
+    new: int = 0
+    gone: int = 0
     #: Postings that the gateway was asked about and did not say.
-    unsure: int
+    unsure: int = 0
+
+    def __add__(self, day: Comparison) -> Comparison:
+        """With what came of one of its days."""
+        counts = ("movements", "postings", "found", "new", "gone", "unsure")
+        return replace(self, **{name: getattr(self, name) + getattr(day, name) for name in counts})
 
     def __str__(self) -> str:
         return (
@@ -58,20 +66,33 @@ class Comparison:
 def compare_ledgers(*, since: datetime | None = None, until: datetime | None = None) -> Comparison:
     """Compare what moved in a time, by default the last three days but for the last hour.
 
-    May run again, and twice at once: a difference is one row. Raises ``MovementsUnknown``, having
-    written nothing, where the gateway's list cannot be read to its end.
+    May run again, and twice at once: a difference is one row. Day by day, the newest first, each
+    written before the next is read: what one that is cut off has read, it has kept. Raises
+    ``MovementsUnknown``, having written nothing of that day, where the gateway's list cannot be
+    read to its end.
     """
     until = until or timezone.now() - MARGIN
     since = since or until - WINDOW
+    result = Comparison(since, until)
+    end = until
+    while end > since:
+        begin = max(since, end - DAY)
+        result += _compare_day(begin, end)
+        end = begin
+    logger.log(logging.ERROR if result.new else logging.INFO, "%s", result)
+    for account in ledger.discrepancies():
+        logger.error("The kept balance of account %s is not the sum of its entries", account.pk)
+    return result
+
+
+def _compare_day(since: datetime, until: datetime) -> Comparison:
     run = _Run(get_gateway(), since, until)
     run.read_theirs()
     run.read_ours()
     new, gone = differences.keep(run.found, since=since, until=until, unsure=run.unsure)
-    result = Comparison(
+    return Comparison(
         since, until, len(run.listed), run.postings, len(run.found), new, gone, len(run.unsure)
     )
-    logger.log(logging.ERROR if new else logging.INFO, "%s", result)
-    return result
 
 
 class _Run:
@@ -90,6 +111,7 @@ class _Run:
         """Find a record of ours for each movement of the gateway."""
         movements = iter(self.gateway.movements(since=self.since, until=self.until))
         while batch := list(islice(movements, books.BATCH)):
+            batch = [_storable(movement) for movement in batch]
             self.listed.update((movement.reference, movement.id) for movement in batch)
             for kind in _TASKS:
                 self._compare(kind, [it for it in batch if it.kind == kind])
@@ -113,18 +135,20 @@ class _Run:
 
     def _ask_about(self, record: Record) -> None:
         """It may have moved before or after the time that was listed."""
-        outcome = self._look_up(record)
+        outcome = find(
+            self.gateway, record.kind, reference=record.reference, charge=record.charge_gateway_id
+        )
         if isinstance(outcome, Unknown):
             self.unsure.add(record.reference)
         elif not isinstance(outcome, Done):
             self.found.append(of_posting(record))
 
-    def _look_up(self, record: Record) -> Outcome:
-        if record.kind == "charge":
-            return self.gateway.find_charge(reference=record.reference, key="")
-        return self.gateway.find_refund(
-            charge=record.charge_gateway_id, reference=record.reference, key=""
-        )
+
+def _storable(movement: Movement) -> Movement:
+    """As our rows can hold it: the account may be shared, and others name things as they like."""
+    return replace(
+        movement, id=storable(movement.id, 255), reference=storable(movement.reference, 255)
+    )
 
 
 _TASKS = cast("tuple[Task, ...]", get_args(Task))

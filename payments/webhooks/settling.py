@@ -19,6 +19,7 @@ from idempotency.operations import Done, Outcome, Refused, Unknown
 from idempotency.outbox import Dead, Delivered, Ending, Message, Retry
 from payments import settlement
 from payments.exceptions import NotPending
+from payments.gateways.base import Task, find
 from payments.gateways.choice import get_gateway
 from payments.gateways.events import Ended
 from payments.models import Charge, Refund
@@ -87,8 +88,6 @@ def _outcome(ended: Ended) -> Done | Refused:
 
 def _asked(movement: Charge | Refund) -> Outcome:
     """What the gateway itself says of it. Its downstream key is not known here."""
-    gateway = get_gateway()
-    if isinstance(movement, Charge):
-        return gateway.find_charge(reference=movement.public_id, key="")
-    charge = movement.charge.gateway_reference
-    return gateway.find_refund(charge=charge, reference=movement.public_id, key="")
+    kind: Task = "charge" if isinstance(movement, Charge) else "refund"
+    charge = movement.charge.gateway_reference if isinstance(movement, Refund) else ""
+    return find(get_gateway(), kind, reference=movement.public_id, charge=charge)

@@ -112,3 +112,10 @@ def test_longest_call_covers_every_attempt_and_every_wait() -> None:
 def test_impossible_gateway_is_refused_when_it_is_made(url: str, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"URL|attempts"):
         HttpGateway(url, **options)
+
+
+@pytest.mark.parametrize("its_id", ["", "g" * 256, "g\0"])
+def test_a_success_whose_id_cannot_be_kept_is_a_damaged_answer(its_id: str) -> None:
+    answer = classify(201, json.dumps({"id": its_id}).encode())
+    assert isinstance(answer.outcome, Unknown)
+    assert answer.passing

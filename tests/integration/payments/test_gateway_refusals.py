@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from idempotency.client import BulkheadFull
+from payments import charges, refunds
 from payments.gateways.choice import get_gateway
 from payments.gateways.http import HttpGateway
 from payments.models import Charge, LedgerTransaction, Refund
@@ -117,3 +118,18 @@ def test_a_full_room_leaves_an_unknown_charge_unknown(acme: Api, one_call: Gatew
     assert Charge.objects.get().status == Charge.Status.PENDING
     assert acme.charge("tok_answer_lost", key=key).status_code == 201
     assert len(one_call.ledger()) == 1
+
+
+@pytest.mark.parametrize("code", ["c" * 65, "no\0such"])
+def test_a_code_that_no_column_holds_declines_all_the_same(acme: Api, code: str) -> None:
+    charge = charges.create_pending(merchant=acme.merchant, amount=1, currency="EUR")
+    declined = charges.decline(public_id=charge.public_id, code=code)
+    assert declined.decline_code == code.replace("\0", "")[:64]
+
+
+def test_a_code_that_no_column_holds_fails_a_refund_all_the_same(
+    acme: Api, one_call: GatewayProcess
+) -> None:
+    charge = acme.charge().json()["id"]
+    refund = refunds.create_pending(merchant=acme.merchant, charge_id=charge, amount=1)
+    assert refunds.fail(public_id=refund.public_id, code="c" * 65).failure_code == "c" * 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from dataclasses import replace
 from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -13,14 +14,14 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
 from payments import charges, refunds, tasks
 from payments.gateways.base import MovementsUnknown
 from payments.gateways.http import HttpGateway
-from payments.models import Charge, LedgerDifference, Refund
+from payments.models import Charge, LedgerAccount, LedgerDifference, Refund
 from payments.reconciliation import books, job
 from payments.reconciliation.job import Comparison, compare_ledgers
 from tests.integration.payments.api import Api, at_once
@@ -307,6 +308,24 @@ def test_a_list_that_breaks_off_is_compared_with_nothing(
     assert [row[0] for row in shown()] == ["missing_here"]
 
 
+def test_a_comparison_that_is_cut_off_has_kept_the_days_that_it_read(
+    bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch, day: Day
+) -> None:
+    missing_here(acme, bank)
+    listed = HttpGateway.movements
+
+    def today_only(self: HttpGateway, *, since: datetime, until: datetime) -> Any:
+        if until <= day.began:
+            raise MovementsUnknown("no answer")
+        return listed(self, since=since, until=until)
+
+    monkeypatch.setattr(HttpGateway, "movements", today_only)
+    until = timezone.now() + timedelta(minutes=1)
+    with pytest.raises(MovementsUnknown):
+        compare_ledgers(since=until - timedelta(days=2), until=until)
+    assert "missing_here" in [row[0] for row in shown()]
+
+
 def test_it_reads_both_sides_in_batches(
     bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch, day: Day
 ) -> None:
@@ -433,6 +452,49 @@ def test_the_task_compares_and_ends_below_the_brokers_patience(
     assert task.reject_on_worker_lost
     assert task.soft_time_limit < task.time_limit < visibility
     assert app.conf.beat_schedule["payments.compare_ledgers"]["task"] == task.name
+
+
+# What others wrote
+
+
+def test_a_reference_that_no_row_of_ours_could_hold_stops_nothing(
+    bank: GatewayProcess, acme: Api, monkeypatch: pytest.MonkeyPatch, day: Day
+) -> None:
+    """At a provider whose account others use as well."""
+    double(acme, bank)
+    listed = HttpGateway.movements
+
+    def theirs_too(self: HttpGateway, **window: datetime) -> Any:
+        for movement in listed(self, **window):
+            yield movement
+        yield replace(movement, id="theirs", reference="x" * 299 + "\0")
+
+    monkeypatch.setattr(HttpGateway, "movements", theirs_too)
+    day.compare()
+    kinds = LedgerDifference.objects.values_list("kind", "reference")
+    assert ("missing_here", "x" * 255) in kinds
+    assert len(kinds) == 2
+
+
+def test_a_currency_that_is_none_of_ours_has_its_line(
+    difference: LedgerDifference, admin_client: Client
+) -> None:
+    LedgerDifference.objects.update(amount_there=100, currency_there="HRK")
+    page = admin_client.get("/admin/payments/ledgerdifference/")
+    assert "100 HRK (minor units)" in page.content.decode()
+
+
+def test_a_kept_balance_that_is_not_the_sum_of_its_entries_is_told(
+    bank: GatewayProcess, acme: Api, day: Day, caplog: pytest.LogCaptureFixture
+) -> None:
+    acme.charge()
+    account = LedgerAccount.objects.get(merchant=acme.merchant)
+    with connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")  # past the triggers
+        LedgerAccount.objects.filter(pk=account.pk).update(balance=1)
+        cursor.execute("SET session_replication_role = origin")
+    day.compare()
+    assert f"The kept balance of account {account.pk} is not the sum" in caplog.text
 
 
 # The operator
