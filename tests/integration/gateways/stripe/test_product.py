@@ -44,6 +44,14 @@ def test_a_charge_and_its_refund_move_the_money_there_and_here(
     assert shop.balance() == 600
 
 
+def test_a_merchant_charges_what_stripe_calls_a_payment_method(
+    shop: Api, localstripe: Localstripe
+) -> None:
+    charge = shop.charge("pm_card_visa")
+    assert charge.status_code == 201
+    assert len(localstripe.intents(charge.json()["id"])) == 1
+
+
 def test_a_retry_gets_the_first_answer_and_stripe_is_not_asked_again(
     shop: Api, stripe_rules: StripeRules
 ) -> None:
