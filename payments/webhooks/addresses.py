@@ -92,11 +92,14 @@ class AddressBook:
         *,
         seconds: float = LOOK_UP_SECONDS,
         room: threading.Semaphore = _ROOM,
+        patience: float = LOOK_UP_SECONDS,
     ) -> None:
-        """``seconds``: the longest look-up. ``room``: for how many at once, in the process."""
+        """``seconds``: the longest look-up. ``room``: for how many at once, in the process.
+        ``patience``: the longest wait for a place in it."""
         self._resolve = resolve
         self._seconds = seconds
         self._room = room
+        self._patience = patience
 
     def addresses(self, host: str, port: int) -> list[str]:
         """The addresses to connect to. Raises `RefusedUrl` if one of them is not public, and
@@ -115,7 +118,7 @@ class AddressBook:
     def _looked_up(self, host: str, port: int) -> list[str]:
         """Look up in a thread, because nothing else bounds the system's look-up in time."""
         answers: list[list[str] | Exception] = []
-        if not self._room.acquire(timeout=self._seconds):
+        if not self._room.acquire(timeout=self._patience):
             raise LookUpFailed("too many look-ups are under way")
         thread = threading.Thread(
             target=self._answer, args=(host, port, answers), name="webhook look-up", daemon=True
@@ -150,14 +153,20 @@ def check_form(url: str) -> tuple[str, int]:
     return host, int(port or (443 if scheme == "https" else 80))
 
 
+#: Of requests. One look-up at a time, and nobody waits for another's: a merchant whose names take
+#: long to resolve must not hold every thread.
+_OF_REQUESTS = threading.BoundedSemaphore(1)
+
+
 def check(url: str, book: AddressBook | None = None) -> None:
     """Raises `RefusedUrl` when it is known that the URL must not be called.
 
-    A name without an address passes: it may get one, and each delivery looks again.
+    A name without an address passes, and one that could not be looked up now: it may get one, and
+    each delivery looks again.
     """
     host, port = check_form(url)
     try:
-        (book or AddressBook()).addresses(host, port)
+        (book or AddressBook(room=_OF_REQUESTS, patience=0)).addresses(host, port)
     except OSError:
         return
 

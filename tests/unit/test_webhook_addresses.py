@@ -165,6 +165,34 @@ def test_a_name_that_leads_to_the_internet_is_allowed(address: str) -> None:
     assert book(address).addresses("hooks.example.com", 443) == [address]
 
 
+def test_whoever_writes_a_url_waits_for_no_look_up_of_another(settings: Any) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(host: str, port: int) -> list[str]:
+        asked.set()
+        assert answer.wait(30)
+        return ["10.0.0.1"]
+
+    room = threading.BoundedSemaphore(1)
+    book = AddressBook(slow, room=room, patience=0)
+    ends: list[Exception] = []
+
+    def first() -> None:
+        try:
+            check("https://slow.example/", book)
+        except RefusedUrl as refused:
+            ends.append(refused)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert asked.wait(30)
+    # No place, and no wait for one: it passes, and its deliveries will look.
+    check("https://other.example/", book)
+    answer.set()
+    thread.join()
+    assert len(ends) == 1
+
+
 def test_one_hostile_address_among_public_ones_is_enough_to_refuse() -> None:
     with pytest.raises(RefusedUrl):
         check("https://hooks.example.com/", book(*PUBLIC, "10.0.0.1"))
