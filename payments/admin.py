@@ -11,8 +11,9 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
-from payments import currencies, models
+from payments import currencies, merchants, models
 from payments.reconciliation.admin import HandlingForm, StandingFilter, handle, money, subject_of
 from payments.webhooks.events import CHANNEL
 
@@ -123,6 +124,19 @@ class ApiKeyAdmin(ReadOnlyAdmin):
     list_select_related = ("merchant",)
     # The digest says nothing to people, and is no business of theirs.
     fields = ("prefix", "merchant", "created", "revoked")
+    actions = ("revoke",)
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("payments.change_apikey")
+
+    @admin.action(description=_("Revoke: refused from now on, for good"), permissions=["revoke"])
+    def revoke(self, request: HttpRequest, keys: QuerySet[models.ApiKey]) -> None:
+        """For a secret that leaked. Issue the merchant another one first."""
+        revoked = [key for key in keys if merchants.revoke_api_key(key=key)]
+        for key in revoked:
+            self.log_change(request, key, "Revoked")
+        text = ngettext("%d API key revoked.", "%d API keys revoked.", len(revoked))
+        self.message_user(request, text % len(revoked))
 
 
 class RefundInline(ReadOnlyInline):

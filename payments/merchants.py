@@ -24,9 +24,10 @@ def issue_api_key(*, merchant: Merchant, secret: str | None = None) -> tuple[Api
     return key, secret
 
 
-def revoke_api_key(*, key: ApiKey) -> None:
-    """From the next request on the secret is refused."""
-    ApiKey.objects.filter(pk=key.pk, revoked=None).update(revoked=timezone.now())
+def revoke_api_key(*, key: ApiKey) -> bool:
+    """From the next request on the secret is refused. False: it was already."""
+    active = ApiKey.objects.filter(pk=key.pk, revoked=None)
+    return bool(active.update(revoked=timezone.now()))
 
 
 def active_api_key(*, secret: str) -> ApiKey | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from payments import merchants
@@ -54,6 +56,26 @@ def test_a_revoked_key_is_refused_and_its_sister_still_works(acme: Api) -> None:
     merchants.revoke_api_key(key=ApiKey.objects.get(digest=merchants.digest(acme.secret)))
     problem(acme.get("/v1/balance"), 401, "not_authenticated")
     assert Api(acme.merchant, other).get("/v1/balance").status_code == 200
+
+
+def test_an_operator_revokes_a_key_that_leaked(acme: Api, admin_client: Client) -> None:
+    key = ApiKey.objects.get(merchant=acme.merchant)
+    data = {"action": "revoke", "_selected_action": [key.pk]}
+    for said in ("1 API key revoked.", "0 API keys revoked."):
+        page = admin_client.post("/admin/payments/apikey/", data, follow=True)
+        assert said in page.content.decode()
+    problem(acme.get("/v1/balance"), 401, "not_authenticated")
+    assert LogEntry.objects.get().change_message == "Revoked"
+
+
+def test_whoever_may_only_see_keys_revokes_none(acme: Api, client: Client) -> None:
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    viewer.user_permissions.add(Permission.objects.get(codename="view_apikey"))
+    client.force_login(viewer)
+    key = ApiKey.objects.get(merchant=acme.merchant)
+    data = {"action": "revoke", "_selected_action": [key.pk]}
+    client.post("/admin/payments/apikey/", data, follow=True)
+    assert acme.get("/v1/balance").status_code == 200
 
 
 def test_a_revoked_key_gets_no_replay(acme: Api, globex: Api) -> None:
