@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from idempotency.models import IdempotencyKey, OutboxMessage
 from payments.webhooks import gateway_events
-from tests.integration.payments.api import at_once, problem
+from tests.integration.payments.api import Api, at_once, problem
 from tests.integration.payments.gateway_messages import PATH, SECRET, Event
 
 pytestmark = pytest.mark.django_db
@@ -109,8 +109,9 @@ def test_without_a_secret_no_event_is_taken(event: Event, settings: Any) -> None
     problem(event.send(), 401, "not_signed")
 
 
-def test_an_api_key_is_no_signature_and_a_signature_needs_none(event: Event) -> None:
-    answer = Client().post(PATH, event.body, "application/json")
+def test_an_api_key_is_no_signature_and_a_signature_needs_none(event: Event, acme: Api) -> None:
+    key = {"Authorization": f"Bearer {acme.secret}"}
+    answer = Client().post(PATH, event.body, "application/json", headers=key)
     problem(answer, 401, "not_signed")
 
 
