@@ -53,11 +53,11 @@ def table(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _traffic(outcome: Outcome, events: Counter[str]) -> list[tuple[str, int]]:
+def _traffic(outcome: Outcome, events: Counter[str]) -> list[tuple[str, float]]:
     facts, traffic = outcome.facts, outcome.traffic
     return [
         ("keys", len(traffic.clients)),
-        ("keys a second, times 10", round(10 * len(traffic.clients) / outcome.seconds)),
+        ("keys a second", round(len(traffic.clients) / outcome.seconds, 1)),
         ("requests", traffic.requests),
         ("retries", traffic.retries),
         ("requests without an answer", traffic.unanswered.total()),
@@ -75,7 +75,7 @@ def _state(state: str) -> str:
     return state.replace("_", " ")
 
 
-def _counted(found: Iterable[tuple[str, int]]) -> list[str]:
+def _counted(found: Iterable[tuple[str, float]]) -> list[str]:
     return [f"  {name:<38}{number:>8}" for name, number in found]
 
 

@@ -75,6 +75,13 @@ class Stage:
             "CHAOS_CLOCK": str(self.clock),
         }
         self._running.callback(self.product.stop)
+        self._start_product()
+        self.desks = [self._running.enter_context(Desk(self, number)) for number in range(2)]
+        names = [f"chaos{number:02d}" for number in range(MERCHANTS)]
+        made = self.desks[0].ask("merchants", names)["merchants"]
+        self.accounts = [Account(**one) for one in made]
+
+    def _start_product(self) -> None:
         self.product.start("-c", "tests/chaos/gunicorn.py")
         self.url = f"http://127.0.0.1:{self._before(self.product.url, 'web')}"
         self.celery = self._service("celery", WORKER)
@@ -82,10 +89,6 @@ class Stage:
         for service in (self.celery, self.beat):
             self._running.enter_context(service)
         wait_until(lambda: "ready." in self.celery.log.read_text(errors="replace"), 60)
-        self.desks = [self._running.enter_context(Desk(self, number)) for number in range(2)]
-        names = [f"chaos{number:02d}" for number in range(MERCHANTS)]
-        made = self.desks[0].ask("merchants", names)["merchants"]
-        self.accounts = [Account(**one) for one in made]
 
     def _before(self, url: str, name: str) -> int:
         """Put a proxy before it; its port."""
