@@ -65,15 +65,17 @@ class Stage:
         self._running.enter_context(self.valkey)
         self._running.callback(self.gateway.stop)
         self.gateway.start()
-        os.environ.update(ENVIRONMENT | {"DATABASE_URL": self.postgres.url})
-        seeded = seed(self.postgres.url, self.folder)
-        self.database = seeded.url
-        self.product = Product(self.folder, self.database, seeded.accounts, self.gateway)
-        self.product.env |= ENVIRONMENT | {
+        environment = ENVIRONMENT | {
+            "DATABASE_URL": self.postgres.url,
             "REDIS_URL": self.valkey.url,
             "GATEWAY_URL": f"http://127.0.0.1:{self._before(self.gateway.url, 'gateway')}",
             "CHAOS_CLOCK": str(self.clock),
         }
+        os.environ.update(environment)
+        seeded = seed(self.postgres.url, self.folder)
+        self.database = seeded.url
+        self.product = Product(self.folder, self.database, seeded.accounts, self.gateway)
+        self.product.env |= environment | {"DATABASE_URL": self.database}
         self._running.callback(self.product.stop)
         self._start_product()
         self.desks = [self._running.enter_context(Desk(self, number)) for number in range(2)]
