@@ -50,8 +50,9 @@ BEGIN
             UPDATE idempotency_idempotencykey AS k SET
                 id = DEFAULT, key = p_key, route = p_route, fingerprint = p_fingerprint,
                 fingerprint_version = p_version, state = 'processing', owner = p_owner, attempt = 1, resumes = 0,
-                lease_expires_at = v_now + p_lease, recovery_point = '', context = NULL, failure = '',
-                created_at = v_now, completed_at = NULL, expires_at = NULL, response_day = o_day
+                lease_expires_at = v_now + p_lease, recovery_point = '', recovery_point_at = NULL, look_up_at = NULL,
+                operation = '', prepared_attempt = NULL, context = NULL, failure = '', created_at = v_now,
+                completed_at = NULL, expires_at = NULL, response_day = o_day
             WHERE k.id = v_row.id AND k.owner = v_row.owner AND k.state = v_row.state
               AND k.expires_at = v_row.expires_at
             RETURNING k.id INTO o_id;

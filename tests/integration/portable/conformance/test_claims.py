@@ -20,7 +20,7 @@ from idempotency.core.decisions import (
 )
 from idempotency.core.responses import RecordedResponse
 from idempotency.core.states import State
-from idempotency.models import EventKind
+from idempotency.models import EventKind, IdempotencyKey
 from idempotency.stores import clock
 from idempotency.stores.base import Store
 from tests.integration.portable.conformance.harness import (
@@ -33,6 +33,7 @@ from tests.integration.portable.conformance.harness import (
     Key,
     at,
     seconds,
+    values_of,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("frozen")]
@@ -263,6 +264,22 @@ def test_an_expired_failed_key_runs_as_new_with_nothing_left_of_the_old_one(key:
     assert lease.reused
     assert (lease.recovery_point, lease.context, key.row.failure) == ("", None, "")
     assert key.row.fingerprint_version == 2
+
+
+def test_the_row_of_a_reused_key_is_that_of_a_new_one(key: Key) -> None:
+    won = key.won()
+    key.store.record_recovery_point(won, "prepared", {"operation": "pay", "prepared": 1})
+    IdempotencyKey.objects.filter(pk=won.key_id).update(look_up_at=NOW, resumes=3)
+    key.store.fail(won, "boom", TTL)
+
+    new = Key(key.store, "new")
+    with at(NOW + TTL):
+        assert key.won().reused
+        new.won()
+
+    identity = {"id", "digest", "key", "owner"}
+    reused, inserted = (values_of(one.row).items() for one in (key, new))
+    assert {name for name, _ in reused - inserted} == identity
 
 
 def test_case_52_what_is_in_doubt_stays_so_for_good(key: Key) -> None:
