@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -95,11 +96,16 @@ def force_fail(
             ttl=_ttl_of(key_id, store.using),
             response=final_answer(request, seen) if final else None,
         )
-    row = IdempotencyKey.objects.using(store.using).filter(pk=key_id).first() if ended else None
-    if row is not None:
-        told = {"was": seen.state, "now": row.state, "actor": actor, "reason": reason}
-        signals.announce_row(signals.key_force_failed, row, **told)
+        if ended:
+            _announce_at_commit(store.using, key_id, was=seen.state, actor=actor, reason=reason)
     return ended
+
+
+def _announce_at_commit(using: str, key_id: int, **told: str) -> None:
+    """Not before: the caller's transaction, in which this may be, can still roll the end back."""
+    row = IdempotencyKey.objects.using(using).get(pk=key_id)
+    announce = partial(signals.announce_row, signals.key_force_failed, row, now=row.state, **told)
+    transaction.on_commit(announce, using=using)
 
 
 def settle(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from idempotency import signals
 from idempotency.core.decisions import Replay, Won
 from idempotency.core.errors import LeaseLost
 from idempotency.core.states import State
@@ -17,6 +18,7 @@ from idempotency.enquiry import CannotSettle, Contradicted, TooEarly
 from idempotency.models import Choice, EventKind, KeyEvent
 from idempotency.operations import Done, Outcome, Unknown
 from idempotency.operators import Seen
+from tests.integration.portable.api import listening
 from tests.integration.portable.conformance.harness import NOW, at, elsewhere, seconds
 from tests.integration.portable.doubts.payouts import (
     NOTHING,
@@ -312,3 +314,24 @@ def test_also_is_called_once_and_with_the_end(configure: Callable[..., None]) ->
     says(PAID)
     decide(key, also=lambda: states.append((key.row.state, paid())))
     assert states == [("succeeded", ["k"])]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("choice", [Choice.FREE, Choice.FINAL])
+def test_a_forced_end_is_announced_when_it_stands_and_not_when_it_was_taken_back(
+    choice: Choice,
+) -> None:
+    key, heard = stand(), list[dict[str, Any]]()
+
+    def full() -> None:
+        raise RuntimeError("the log is full")
+
+    def listen(**told: Any) -> None:
+        heard.append(told)
+
+    with listening(signals.key_force_failed, listen):
+        with pytest.raises(RuntimeError, match="the log is full"):
+            decide(key, choice, also=full)
+        assert heard == []
+        assert decide(key, choice) is Ending.DONE
+    assert [(told["was"], told["now"]) for told in heard] == [("in_doubt", key.row.state)]
