@@ -19,7 +19,7 @@ from payments.models import Charge, Refund
 from payments.webhooks import addresses
 
 ACCOUNT_ID = ids.pattern("acct")
-SOURCE = re.compile(r"\A(?:tok|pm)_[0-9A-Za-z_]{1,60}\Z")
+SOURCE = re.compile(r"\A(?:tok_[0-9a-z_]{1,60}|pm_[0-9A-Za-z_]{1,60})\Z")
 ENDPOINT_ID = re.compile(r"[0-9A-Za-z_\-]{1,64}")
 # The spelling of the key as a body field; `idempotency` reads and checks it before the view runs.
 _TOKEN = re.compile(r"\A[\x21-\x7e]{1,255}\Z")
