@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.contrib.admin.options import ModelAdmin
 from django.core.exceptions import PermissionDenied
-from django.db import router
+from django.db import router, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, reverse
@@ -116,6 +116,7 @@ class DoubtAdmin(ModelAdminOf):
         }
         return self.page(request, "doubt/queue.html", context)
 
+    @transaction.non_atomic_requests  # under ATOMIC_REQUESTS: settling commits in two steps
     def change_view(
         self,
         request: HttpRequest,

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
@@ -195,6 +196,7 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
         name = f"{self.opts.app_label}_{self.opts.model_name}_force_fail"
         return [path("force-fail/", view, name=name), *super().get_urls()]
 
+    @transaction.non_atomic_requests  # each key is ended by itself, or not
     def force_fail_view(self, request: HttpRequest) -> HttpResponse:
         """The page that asks, and the POST that does it."""
         return force_fail.view(self, request)

@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
@@ -210,6 +211,7 @@ class OutboxMessageAdmin(LargeTableAdmin):
         ]
         return [*pages, *super().get_urls()]
 
+    @transaction.non_atomic_requests  # each message is decided about by itself
     def decide_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """The page that asks, and the POST that does it."""
         return outbox_decisions.view(self, request, DECISIONS[name])

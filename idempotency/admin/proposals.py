@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
@@ -109,6 +109,7 @@ class ProposalAdmin(LargeTableAdmin):
         kept = {f"{self.opts.app_label}_{self.opts.model_name}_{page}" for page in _PAGES}
         return [url for url in super().get_urls() if url.name in kept]
 
+    @transaction.non_atomic_requests  # under ATOMIC_REQUESTS: settling commits in two steps
     def change_view(
         self,
         request: HttpRequest,
