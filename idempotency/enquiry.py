@@ -17,7 +17,7 @@ from idempotency.conf import settings
 from idempotency.core.states import State
 from idempotency.definitions import Done, NotSent, Outcome, Refused, Unknown
 from idempotency.http.deadlines import Deadline, governing
-from idempotency.kept import Kept
+from idempotency.kept import Kept, age_of
 from idempotency.models import EventKind, KeyEvent
 from idempotency.proposals import Choice
 from idempotency.settling import Finding
@@ -156,8 +156,7 @@ def weigh(
         if any(said.get(name, value) != value for name, value in result.items()):
             raise Contradicted(answer)
     if choice is Choice.NEVER_HAPPENED:
-        age = key.now - (key.recovery_point_at or key.created_at)
-        left = kept.arrives_for(age, _rested(key))
+        left = kept.arrives_for(age_of(key, key.now), _rested(key))
         if left > timedelta(0):
             raise TooEarly(left)
 

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 
 from idempotency import encryption, operations
 from idempotency.core.states import State
+from idempotency.kept import age_of, is_repeatable
 from idempotency.models import IdempotencyKey, StoredResponse
 
 __all__ = [
@@ -107,9 +108,7 @@ def _repeatable(key: IdempotencyKey, now: datetime) -> Repeatable:
     operation = operations.find(operation_of(key))
     if operation is None:
         return Repeatable.UNKNOWN
-    window, passed = operation.downstream_dedupes_for, key.recovery_point_at
-    remembered = window is None or (passed is not None and now - passed < window)
-    return Repeatable.YES if operation.downstream_dedupes and remembered else Repeatable.NO
+    return Repeatable.YES if is_repeatable(operation, age_of(key, now)) else Repeatable.NO
 
 
 def retry_now(facts: KeyFacts) -> str:

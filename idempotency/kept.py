@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from idempotency import encryption, spans
@@ -44,6 +44,22 @@ def context_of(kept: Mapping[str, Any]) -> dict[str, Any]:
     return context
 
 
+def age_of(key: Any, now: datetime) -> timedelta:
+    """How long ago an operation passed its recovery point, by its row."""
+    age: timedelta = now - (key.recovery_point_at or key.created_at)
+    return age
+
+
+def is_repeatable(operation: Operation | type[Operation], age: timedelta) -> bool:
+    """Whether an operation's call can be made again, ``age`` after its recovery point.
+
+    A lease is how long a call may take: one that begins in time also arrives in time.
+    """
+    window = operation.downstream_dedupes_for
+    remembered = window is None or age + settings().lease < window
+    return operation.downstream_dedupes and remembered
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """An operation as it was left at its recovery point."""
@@ -65,13 +81,8 @@ class Kept:
         return cls(operation, context_of(kept), key, ttl, kept["limit"])
 
     def is_repeatable(self, age: timedelta) -> bool:
-        """Whether the call can be made again, ``age`` after the recovery point.
-
-        A lease is how long a call may take: one that begins in time also arrives in time.
-        """
-        window = self.operation.downstream_dedupes_for
-        remembered = window is None or age + settings().lease < window
-        return self.operation.downstream_dedupes and remembered
+        """Whether the call can be made again, ``age`` after the recovery point."""
+        return is_repeatable(self.operation, age)
 
     def arrives_for(self, age: timedelta, rested: timedelta = timedelta(0)) -> timedelta:
         """How much longer a call may still arrive: ``age`` after the recovery point, and ``rested``

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from idempotency import inspection
+from idempotency.conf import settings
 from idempotency.core.states import State
+from idempotency.definitions import Operation
 from idempotency.inspection import KeyFacts, Repeatable, Risk
+from idempotency.kept import is_repeatable
 from idempotency.models import IdempotencyKey
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -135,6 +138,26 @@ def test_an_operation_that_this_process_does_not_know_is_not_called_repeatable()
     row = key(State.IN_DOUBT, recovery_point="prepared", context=context)
     assert inspection.facts_of(row, NOW).repeatable is Repeatable.UNKNOWN
     assert inspection.operation_of(row) == "nobody.knows"
+
+
+class Hourly(Operation):
+    name = "inspected.hourly"
+    downstream_dedupes_for = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [(timedelta(0), Repeatable.NO), (timedelta(milliseconds=1), Repeatable.YES)],
+)
+def test_a_call_is_said_to_be_repeatable_as_long_as_it_would_be_made_again(
+    left: timedelta, expected: Repeatable
+) -> None:
+    """Near the end of the window it is not: the call may take as long as a lease."""
+    passed = NOW - timedelta(hours=1) + settings().lease + left
+    about = {"operation": Hourly.name, "recovery_point": "prepared", "recovery_point_at": passed}
+    row = key(State.FAILED, created_at=passed, **about)
+    assert inspection.facts_of(row, NOW).repeatable is expected
+    assert is_repeatable(Hourly, NOW - passed) is (expected is Repeatable.YES)
 
 
 def test_the_operation_of_a_settled_key_is_still_known() -> None:
