@@ -32,7 +32,6 @@ from tests.integration.portable.model.reference import (
 
 LEASE, TTL = 30, 60
 ENDED = RecordedResponse(410, (), b"ended")
-requests = st.sampled_from([REQUEST, REQUEST, REQUEST, OTHER_REQUEST])
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -65,7 +64,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Claims
 
-    @rule(request=requests)
+    @rule(request=st.sampled_from([REQUEST, REQUEST, OTHER_REQUEST]))
+    def claim_one(self, request: bytes) -> None:
+        self.claim(request)
+
     def claim(self, request: bytes) -> None:
         claim = Claim(self.scope, request, 1, uuid.uuid4(), seconds(LEASE))
         held = self.reference.held(request)
@@ -78,6 +80,11 @@ class StoreMachine(RuleBasedStateMachine):
         lease = decision.lease
         assert (lease.takeover, lease.reused) == (takeover, reused)
         self._took(lease, record)
+
+    @rule()
+    def claim_again(self) -> None:
+        """Most requests are retries, so they come more often than one rule in many would."""
+        self.claim(REQUEST)
 
     @rule()
     def look(self) -> None:
