@@ -97,7 +97,7 @@ def let_resume(store: Store, key_id: int, seen: Seen, resolution: Resolution) ->
     """
     with transaction.atomic(using=store.using):
         # One transaction, and not two as in ``settle``: whoever had it is not at it any more.
-        lease = store.take_over_seen(key_id, seen, settings().lease, idle=True)
+        lease = store.take_over_seen(key_id, seen, settings().lease, idle=True, anew=True)
         if lease is None:
             return False
         store.suspend(lease, resolution.reason)

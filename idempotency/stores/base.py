@@ -168,11 +168,17 @@ class Store(Protocol):
         False: somebody is at it, it is settled, or another question was faster."""
 
     def take_over_seen(
-        self, key_id: int, seen: Seen, duration: timedelta, *, idle: bool = False
+        self,
+        key_id: int,
+        seen: Seen,
+        duration: timedelta,
+        *,
+        idle: bool = False,
+        anew: bool = False,
     ) -> Lease | None:
         """Claim an operation past its recovery point that stands as it was seen, to settle it. A
         live owner is fenced off; with ``idle`` there must be none. None: it does not stand so any
-        more."""
+        more. ``anew``: what the job that resumes it had used up before does not count."""
 
     def resolved(self, lease: Lease, *, actor: str, reason: str, data: Mapping[str, Any]) -> None:
         """Tell the story who settled the operation and why, in the transaction that does."""

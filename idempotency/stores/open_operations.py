@@ -50,7 +50,13 @@ class OpenOperations(Rows):
         return bool(asked.filter(look_up_at=unsettled.look_up_at).update(look_up_at=at))
 
     def take_over_seen(
-        self, key_id: int, seen: Seen, duration: timedelta, *, idle: bool = False
+        self,
+        key_id: int,
+        seen: Seen,
+        duration: timedelta,
+        *,
+        idle: bool = False,
+        anew: bool = False,
     ) -> Lease | None:
         owner = uuid.uuid4()
         standing = self._seen(key_id, seen).exclude(recovery_point="")
@@ -61,8 +67,7 @@ class OpenOperations(Rows):
             owner=owner,
             attempt=F("attempt") + 1,
             lease_expires_at=clock.after(duration),
-            # What the job had used up before does not count.
-            resumes=0,
+            resumes=0 if anew else F("resumes"),
             response_day=today(),
         )
         return self._lease(self._keys().get(pk=key_id, owner=owner)) if taken else None

@@ -125,14 +125,15 @@ def test_what_must_be_idle_is_not_taken_from_whoever_holds_it(store: Store) -> N
     assert take(doubt, Seen.of(doubt.row), idle=True)
 
 
-def test_what_the_job_had_used_up_does_not_count_any_more(key: Key) -> None:
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_the_job_had_used_up_counts_unless_it_is_to_begin_anew(key: Key, anew: bool) -> None:
     first = key.prepared(lease=NOTHING)
     key.store.take_over(first.key_id, NOTHING)
     assert key.row.resumes == 1
 
-    take(key, Seen.of(key.row))
+    take(key, Seen.of(key.row), anew=anew)
 
-    assert key.row.resumes == 0
+    assert key.row.resumes == (0 if anew else 1)
 
 
 @pytest.mark.django_db(transaction=True)

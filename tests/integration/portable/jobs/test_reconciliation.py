@@ -130,6 +130,24 @@ def test_what_it_does_not_have_and_would_dedupe_is_left_to_the_job_that_calls_ag
     assert len(Shipment.keys) == 1
 
 
+def test_an_operation_that_cannot_be_finalized_is_given_up_though_it_is_asked_about(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.IDEMPOTENCY = {"RESUME_ATTEMPTS": 3}
+
+    def broken(*_: Any) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(Shipment, "finalize", broken)
+    key = abandoned()
+    Shipment.found["k"] = carried
+    for hour in range(1, 5):
+        assert reconcile(hour * seconds(3600)).failed == 1
+        with at(NOW + hour * seconds(3600) + seconds(1800)):
+            maintenance.resume_operations()
+    assert key.row.state == State.IN_DOUBT
+
+
 def test_a_doubt_about_what_would_be_deduped_ends_in_another_call(settings: Any) -> None:
     settings.IDEMPOTENCY = {"RESUME_ATTEMPTS": 1}
     key = abandoned(attempts=2)
