@@ -172,6 +172,7 @@ def main() -> int:
         with embedded.Postgres(folder / "postgres", durable=False) as postgres:
             os.environ |= {"DEMO": "1", "SECRET_KEY": "of the benchmark", "HTTPS": "0"}
             os.environ |= {"ALLOWED_HOSTS": "localhost", "DATABASE_URL": postgres.url}
+            os.environ["GATEWAY_URL"] = "http://127.0.0.1:9000"
             began = time.monotonic()
             found = crash(seed(postgres.url, folder).url, folder, kills)
     print(f"{found}; {time.monotonic() - began:.0f} s")
