@@ -21,6 +21,7 @@ from django.utils.translation import gettext as _
 from idempotency import approvals, doubts, inspection
 from idempotency.admin import deciding
 from idempotency.admin.cells import age, badge, moment
+from idempotency.admin.seen import record_number
 from idempotency.approvals import Stake, stake_of
 from idempotency.doubts import Place
 from idempotency.models import Doubt, IdempotencyKey, MessageState, OutboxMessage, Proposal
@@ -136,10 +137,8 @@ class DoubtAdmin(ModelAdminOf):
     def find(self, key_id: Any) -> Any:
         """The key with the database's ``now`` beside it; None when there is none."""
         keys = IdempotencyKey.objects.using(router.db_for_write(IdempotencyKey))
-        text = str(key_id)
-        if not (text.isascii() and text.isdigit() and int(text) < 2**63):
-            return None
-        return keys.filter(pk=int(text)).annotate(now=clock.now()).first()
+        number = record_number(str(key_id))
+        return None if number is None else keys.filter(pk=number).annotate(now=clock.now()).first()
 
     def url(self, page: str, *arguments: Any) -> str:
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from idempotency.admin.cells import stamp
 from idempotency.admin.changelists import LargeTableAdmin
+from idempotency.admin.seen import record_number
 from idempotency.admin.times import utc
 from idempotency.models import KeyEvent
 
@@ -44,9 +45,9 @@ class KeyEventAdmin(LargeTableAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        if not (term.isascii() and term.isdigit() and int(term) < 2**63):
-            return queryset.none(), False
-        return queryset.filter(key_id=int(term)), False
+        number = record_number(term)
+        found = queryset.none() if number is None else queryset.filter(key_id=number)
+        return found, False
 
     @admin.display(description=_("at"))
     def when(self, event: KeyEvent) -> SafeString:

@@ -20,6 +20,7 @@ from idempotency.admin import deciding
 from idempotency.admin.cells import badge, moment, named, stamp
 from idempotency.admin.changelists import LargeTableAdmin
 from idempotency.admin.force_fail import person_of
+from idempotency.admin.seen import record_number
 from idempotency.admin.times import utc
 from idempotency.approvals import ProposalOver, seen_of
 from idempotency.doubts import Ending
@@ -91,9 +92,9 @@ class ProposalAdmin(LargeTableAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        if not (term.isascii() and term.isdigit() and int(term) < 2**63):
-            return queryset.none(), False
-        return queryset.filter(key_id=int(term)), False
+        number = record_number(term)
+        found = queryset.none() if number is None else queryset.filter(key_id=number)
+        return found, False
 
     @admin.display(description=gettext_lazy("status"))
     def status_word(self, proposal: Any) -> SafeString:

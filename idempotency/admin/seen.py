@@ -11,6 +11,8 @@ from idempotency.operators import Seen
 
 #: Keys in one confirmation: as many as a person can read.
 MOST = 100
+#: Number of a record.
+LARGEST = 2**63 - 1
 
 
 def token_of(key: Any) -> str:
@@ -36,5 +38,14 @@ def read_tokens(values: Iterable[str]) -> dict[int, Seen]:
 
 def read_ids(values: Iterable[str]) -> list[int]:
     """Record numbers from a request; what is none is left out."""
-    numbers = [int(value) for value in values if value.isascii() and value.isdigit()]
-    return [number for number in numbers if number < 2**63][:MOST]
+    numbers = [number for value in values if (number := record_number(value)) is not None]
+    return numbers[:MOST]
+
+
+def record_number(text: str) -> int | None:
+    """The number that a text from a request is; None where no record can have it."""
+    # Its length first: int() raises for very long ones.
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST))):
+        return None
+    number = int(text)
+    return number if number <= LARGEST else None
