@@ -45,4 +45,4 @@ def demand_unmarked(using: str) -> None:
         raise transaction.TransactionManagementError(
             "The work returned as if it were done, but its transaction is marked for rollback, so "
             "nothing is kept. Catch database errors around an inner transaction.atomic()."
-        ) from connection.rollback_exc
+        ) from connection.rollback_exc  # type: ignore[attr-defined]  # unknown to the stubs
