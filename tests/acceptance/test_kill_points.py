@@ -20,7 +20,7 @@ PATHS = 10
 
 def test_what_is_killed_at_a_statement_or_a_call_is_recovered_from(seeded: Seeded) -> None:
     database = seeded.copy()
-    every = repeats(1, 60)
+    every = repeats(1, 100)
     command = [sys.executable, "-m", "tests.kill_points", "--every", str(every)]
     try:
         done = subprocess.run(
