@@ -75,28 +75,31 @@ def _in_a_process(variant: str, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def _measure(variant: str, rounds: int) -> dict[str, Any]:
-    with _environment(variant):
-        from tests.benchmarks import overhead
-
-        insert = asdict(overhead.one_insert(rounds))
-        insert["waiting"] = overhead.waiting(rounds)
-        found = {"insert": insert}
-        if variant.startswith("PostgreSQL"):
-            found["transfer"] = asdict(overhead.transfer(rounds))
-        return found
-
-
-@contextmanager
-def _environment(variant: str) -> Iterator[None]:
     from tests.benchmarks import servers
 
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         sqlite = f"sqlite:///{Path(folder)}/database.sqlite3"
         changes = {"DATABASE_URL": sqlite} if variant.startswith("SQLite") else {}
-        if variant.endswith("alone"):
-            changes["REDIS_URL"] = ""
-        with servers.started(**changes):
-            yield
+        with servers.started(**changes), _library(alone=variant.endswith("alone")):
+            from tests.benchmarks import overhead
+
+            insert = asdict(overhead.one_insert(rounds))
+            insert["waiting"] = overhead.waiting(rounds)
+            found = {"insert": insert}
+            if variant.startswith("PostgreSQL"):
+                found["transfer"] = asdict(overhead.transfer(rounds))
+            return found
+
+
+@contextmanager
+def _library(*, alone: bool) -> Iterator[None]:
+    """The library with the product's Valkey, or with none."""
+    from django.conf import settings
+    from django.test import override_settings
+
+    changes = {"REDIS_URL": None} if alone else {}
+    with override_settings(IDEMPOTENCY=settings.IDEMPOTENCY | changes):
+        yield
 
 
 if __name__ == "__main__":
