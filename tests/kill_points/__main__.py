@@ -28,7 +28,7 @@ ENVIRONMENT = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kill_points", description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="kill only every so-manieth point")
+    parser.add_argument("--every", type=int, default=1, help="kill only every N-th point")
     parser.add_argument("--path", default="", help="only the paths whose name contains this")
     options = parser.parse_args()
     with contextlib.ExitStack() as started:

@@ -85,7 +85,7 @@ def receiver(bench: Bench) -> Server:
 
 
 def run(path: Path, every: int) -> Report:
-    """Kill every so-manieth point of a path."""
+    """Kill every N-th point of a path."""
     began = time.monotonic()
     labels = _undisturbed(path, every)
     report = Report(path.name, len(labels))
