@@ -16,6 +16,8 @@ from django.utils.translation import ngettext
 from idempotency import operations
 from idempotency.core.keys import log_digest
 from idempotency.core.states import State
+from idempotency.definitions import Outcome
+from idempotency.enquiry import WORDS, record_of
 from idempotency.inspection import KeyFacts, operation_of
 from idempotency.kept import downstream_key
 from idempotency.models import Choice, EventKind, IdempotencyKey, KeyEvent
@@ -27,6 +29,7 @@ __all__ = [
     "answer_in_words",
     "downstream_key_of",
     "not_recorded",
+    "outcome_in_words",
     "story_of",
 ]
 
@@ -108,6 +111,12 @@ def answer_in_words(answer: str, record: str, because: str) -> str:
     }
     text = texts.get(answer, _("It answered something this release does not know."))
     return text % {"record": record or "?", "because": because}
+
+
+def outcome_in_words(answer: Outcome) -> str:
+    """What the other side has just said."""
+    because = getattr(answer, "reason", "")
+    return answer_in_words(WORDS[type(answer)], record_of(answer), because)
 
 
 def _first(told: Material, events: list[KeyEvent]) -> Chapter:

@@ -22,12 +22,12 @@ from idempotency.admin.force_fail import person_of
 from idempotency.admin.seen import read_tokens, token_of
 from idempotency.admin.times import span
 from idempotency.approvals import AlreadyProposed, OwnProposal, ProposalOver, stake_of
-from idempotency.definitions import Outcome
 from idempotency.doubts import Asked, Ending
 from idempotency.encryption import Unreadable
-from idempotency.enquiry import WORDS, CannotSettle, Contradicted, Told, TooEarly, record_of
+from idempotency.enquiry import CannotSettle, Contradicted, Told, TooEarly
 from idempotency.models import STATE_LABELS, Choice, EventKind, KeyEvent
 from idempotency.operators import Seen
+from idempotency.story import outcome_in_words
 
 if TYPE_CHECKING:
     from idempotency.admin.doubts import DoubtAdmin
@@ -180,7 +180,7 @@ def _ask(model_admin: DoubtAdmin, request: HttpRequest, key: Any, seen: Seen) ->
     asked = doubts.ask(key.pk, seen=seen, person=person_of(request), also=log, using=key._state.db)
     if asked is None:
         return _changed(model_admin, request, key)
-    model_admin.message_user(request, _in_words(asked.answer), messages.INFO)
+    model_admin.message_user(request, outcome_in_words(asked.answer), messages.INFO)
     return HttpResponseRedirect(model_admin.url("change", key.pk))
 
 
@@ -221,7 +221,7 @@ def _after_asking(
         "resumed": _("Left to the job, which makes the call again."),
         None: _("Nothing follows from that yet. It is asked again by the job."),
     }
-    text = f"{_in_words(asked.answer)} {followed[asked.ending]}"
+    text = f"{outcome_in_words(asked.answer)} {followed[asked.ending]}"
     level = messages.SUCCESS if asked.ending else messages.WARNING
     model_admin.message_user(request, text, level)
     url = model_admin.url_of_key(key.pk) if asked.ending else model_admin.url("change", key.pk)
@@ -334,23 +334,17 @@ def refusal_of(error: Exception, key_id: int) -> str:
 def warning_of(error: Contradicted | TooEarly) -> str:
     """Why somebody has to say that he knows what he is doing."""
     if isinstance(error, Contradicted):
-        return (
-            f"{_('Nothing was written: the other side says otherwise.')} {_in_words(error.answer)}"
-        )
+        text = _("Nothing was written: the other side says otherwise.")
+        return f"{text} {outcome_in_words(error.answer)}"
     text = _("Nothing was written: for another %s the first call may still be on its way.")
     return text % span(error.left)
 
 
 def _missing(error: CannotSettle) -> str:
+    words = outcome_in_words(error.answer)
     if not error.by_hand:
-        return _("Only the other side's own answer can finish it. %s") % _in_words(error.answer)
-    text = _("Say what the other side calls it. %s") % _in_words(error.answer)
-    return text
-
-
-def _in_words(answer: Outcome) -> str:
-    because = getattr(answer, "reason", "")
-    return story.answer_in_words(WORDS[type(answer)], record_of(answer), because)
+        return _("Only the other side's own answer can finish it. %s") % words
+    return _("Say what the other side calls it. %s") % words
 
 
 def _changed(model_admin: DoubtAdmin, request: HttpRequest, key: Any) -> HttpResponse:

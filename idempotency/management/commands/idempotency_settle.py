@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
-from idempotency import doubts, enquiry, story
+from idempotency import doubts, enquiry
 from idempotency.approvals import AlreadyProposed, Person, stake_of
 from idempotency.definitions import Outcome
 from idempotency.doubts import Ending
@@ -18,6 +18,7 @@ from idempotency.management.key_report import KeyReport
 from idempotency.management.report_command import NOTHING, ReportCommand, span
 from idempotency.models import Choice
 from idempotency.operators import Seen
+from idempotency.story import outcome_in_words
 
 T = TypeVar("T")
 
@@ -133,7 +134,7 @@ def _lines(
     stake = stake_of(report.key)
     yield f"  {report.standing}{f', about {stake}' if stake.amount else ''}"
     if answer is not None:
-        yield f"  {_in_words(answer)}"
+        yield f"  {outcome_in_words(answer)}"
     if not options["yes"]:
         do = "proposed to be settled" if stake.two_people else "settled"
         yield f"  It would be {do} as {options['choice']}, by {options['actor']}."
@@ -142,22 +143,19 @@ def _lines(
         yield f"Repeat with --yes --owner {report.key.owner} to do it."
 
 
-def _in_words(answer: Outcome) -> str:
-    because = getattr(answer, "reason", "")
-    return story.answer_in_words(WORDS[type(answer)], record_of(answer), because)
-
-
 def _or_refused(work: Callable[[], T]) -> T:
     """Do it, or say what it takes."""
     try:
         return work()
     except Contradicted as error:
-        words = f"The other side says otherwise. {_in_words(error.answer)} --against does it so."
+        words = (
+            f"The other side says otherwise. {outcome_in_words(error.answer)} --against does it so."
+        )
     except TooEarly as error:
         words = f"For {span(error.left)} a call may still be on its way. --against does it so."
     except CannotSettle as error:
         more = "Say --their-record." if error.by_hand else "It takes the other side's own answer."
-        words = f"{_in_words(error.answer)} {more}"
+        words = f"{outcome_in_words(error.answer)} {more}"
     except AlreadyProposed:
         words = "There is a proposal already: approve or reject that in the admin first."
     except ImproperlyConfigured as error:
