@@ -14,11 +14,17 @@ ROUNDS = 2000
 #: Each has a command of its own (tests/README.md).
 LONGER = (
     "bulkhead",
+    "day_drop",
+    "engine",
     "large_table",
+    "memory",
     "operator_races",
     "outage",
     "outbox_crashes",
+    "overhead_variants",
     "simulation",
+    "table_sizes",
+    "wake_up",
     "webhooks",
 )
 
