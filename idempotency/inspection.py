@@ -139,7 +139,8 @@ def _retry_of_succeeded(facts: KeyFacts) -> str:
             "response_not_stored; the work does not run again."
         )
     text = _("A retry with the same request gets the stored %d, byte for byte.") % facts.status
-    return f"{_('An operator ended this request.')} {text}" if facts.ended else text
+    ended = _("An operator ended this request.")
+    return f"{ended} {text}" if facts.ended else text
 
 
 def _retry_of_ended(facts: KeyFacts) -> str:
@@ -156,7 +157,8 @@ def _retry_of_ended(facts: KeyFacts) -> str:
             "under the same downstream key, as attempt %(attempt)d."
         )
         if facts.stuck:
-            text = f"{text} {_('The recovery job does the same without the client.')}"
+            job = _("The recovery job does the same without the client.")
+            text = f"{text} {job}"
     elif facts.repeatable is Repeatable.NO:
         text = _(
             "The outside call may have happened and cannot be repeated safely. A retry with the "

@@ -292,7 +292,8 @@ def _present(key: IdempotencyKey, facts: KeyFacts) -> list[Chapter]:
         return [Chapter(None, _("Running"), _("Attempt %d holds the lease.") % facts.attempt)]
     text = _("The lease of attempt %d is over; nothing has picked the key up yet.") % facts.attempt
     if key.failure:
-        text = f"{text} {_('Its last word: %s') % key.failure}"
+        last = _("Its last word: %s") % key.failure
+        text = f"{text} {last}"
     return [Chapter(key.lease_expires_at, _("Stuck"), text, "warn")]
 
 

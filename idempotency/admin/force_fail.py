@@ -202,5 +202,6 @@ def _refused(model_admin: IdempotencyKeyAdmin, request: HttpRequest, key: Idempo
         "%(attempt)d. Nothing was written; look again before you decide."
     ) % {"key": key, "state": labels[present.state], "attempt": present.attempt}
     if present.recovery_point:
-        text = f"{text} {_('It has passed “%s”.') % present.recovery_point}"
+        passed = _("It has passed “%s”.") % present.recovery_point
+        text = f"{text} {passed}"
     return text

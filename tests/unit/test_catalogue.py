@@ -70,6 +70,19 @@ def test_the_catalogue_has_every_text_and_no_other(tmp_path: Path) -> None:
     assert messages(APP / ENGLISH) == texts, "run `make messages`"
 
 
+def test_no_text_stands_within_an_f_string() -> None:
+    """The extractor does not look there, so nobody would translate it."""
+    hidden = [
+        f"{path.relative_to(APP)}:{call.lineno}"
+        for path in APP.rglob("*.py")
+        for string in ast.walk(ast.parse(path.read_text()))
+        if isinstance(string, ast.JoinedStr)
+        for call in ast.walk(string)
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("_", "ngettext")
+    ]
+    assert hidden == []
+
+
 def test_the_texts_that_people_decide_by_are_in_the_catalogue() -> None:
     known = {text for forms in messages(APP / ENGLISH) for text in forms}
     assert "A retry with the same request gets the stored %d, byte for byte." in known
