@@ -336,7 +336,7 @@ def warning_of(error: Contradicted | TooEarly) -> str:
     if isinstance(error, Contradicted):
         text = _("Nothing was written: the other side says otherwise.")
         return f"{text} {outcome_in_words(error.answer)}"
-    text = _("Nothing was written: for another %s the first call may still be on its way.")
+    text = _("Nothing was written: for another %s a call may still be on its way.")
     return text % span(error.left)
 
 
