@@ -195,8 +195,8 @@ MUTATIONS = (
     Mutation(
         "the end of the time that a downstream key is remembered",
         "idempotency/kept.py",
-        "        remembered = window is None or age + settings().lease < window\n",
-        "        remembered = True\n",
+        "    remembered = window is None or age + settings().lease < window\n",
+        "    remembered = True\n",
         "test_a_key_is_trusted_only_as_long_as_the_other_side_remembers_it[after1-0]",
     ),
     Mutation(
