@@ -222,9 +222,7 @@ def test_inside_a_transaction_it_is_refused() -> None:
 def end(message_id: str = "evt_1", *, final: bool = True) -> IdempotencyKey:
     """What an operator does to a message whose consumer died."""
     key = key_of(message_id)
-    assert operators.force_fail(
-        key.pk, seen=Seen.of(key), actor="ann", reason="gone", final=final
-    )
+    assert operators.force_fail(key.pk, seen=Seen.of(key), actor="ann", reason="gone", final=final)
     return key_of(message_id)
 
 
