@@ -1,7 +1,7 @@
 """`make run`: the whole product on one machine, on loopback.
 
 Starts PostgreSQL and Valkey (unless DATABASE_URL and REDIS_URL name others), migrates, seeds,
-starts the simulated gateway (unless GATEWAY_URL names one), a Celery worker with beat, and
+starts the simulated gateway (unless GATEWAY_URL names one), a Celery worker, beat, and
 gunicorn; watches them until Ctrl-C or SIGTERM, and stops them in the opposite order. Data and logs
 are in `.data/` (or STACK_DATA); its `stack.json` tells other programs what runs where.
 
@@ -34,8 +34,11 @@ from config.services import GivenUp, Patience, Service
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("STACK_DATA") or ROOT / ".data").absolute()
 HOST = "127.0.0.1"
-CELERY = [sys.executable, "-m", "celery", "-A", "config", "worker", "-B", "-c", "2", "-l", "INFO"]
-CELERY += ["--without-gossip", "--without-mingle", "-s", str(DATA / "beat-schedule")]
+CELERY = [sys.executable, "-m", "celery", "-A", "config", "worker", "-c", "2", "-l", "INFO"]
+CELERY += ["--without-gossip", "--without-mingle"]
+# By itself: a worker that has beat inside goes on without it when that dies, and nothing recovers.
+BEAT = [sys.executable, "-m", "celery", "-A", "config", "beat", "-l", "INFO", "--pidfile="]
+BEAT += ["-s", str(DATA / "beat-schedule")]
 WEB = [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", "config.wsgi"]
 GATEWAY = [sys.executable, "-m", "payments.gateways.simulator"]
 GATEWAY += ["--data", str(DATA / "gateway.sqlite3")]
@@ -75,6 +78,7 @@ class Stack:
         self._start_service("web", WEB, grace=15)
         self._wait_until_ready()
         self._start_service("celery", CELERY, grace=10)
+        self._start_service("beat", BEAT, grace=5)
         self.write_state()
 
     def watch(self) -> None:

@@ -166,9 +166,8 @@ class Product:
     @contextlib.contextmanager
     def celery(self) -> Iterator[None]:
         """A worker with beat, for as long as the context."""
-        # The last -s counts.
         schedule = self.folder / f"beat-{next(_numbers)}"
-        worker = self._service("celery", [*CELERY, "-s", str(schedule)])
+        worker = self._service("celery", [*CELERY, "-B", "-s", str(schedule)])
         with worker:
             wait_until(lambda: _says(worker, "ready."), 60)
             yield

@@ -232,14 +232,14 @@ def test_no_log_of_any_process_holds_the_key_or_the_api_key(stack: Run) -> None:
     paste(stack.curl())
     (key,) = re.findall(r"try-[0-9a-f]+", stack.curl())
     logs = sorted((stack.data / "logs").iterdir())
-    assert {log.stem for log in logs} >= {"web", "celery", "gateway", "postgres", "valkey"}
+    assert {log.stem for log in logs} >= {"web", "celery", "beat", "gateway", "postgres", "valkey"}
     for log in logs:
         written = log.read_text(errors="replace")
         assert key not in written
         assert "sk_test_acme" not in written, log
 
 
-@pytest.mark.parametrize("name", ["web", "celery", "gateway"])
+@pytest.mark.parametrize("name", ["web", "celery", "beat", "gateway"])
 def test_a_service_that_dies_is_started_again(stack: Run, name: str) -> None:
     old = stack.state()["pids"][name]
     os.kill(old, signal.SIGKILL)
@@ -314,7 +314,7 @@ def test_servers_that_are_given_are_used_and_none_are_started(start: Callable[..
     run.wait_until_ready()
     assert run.state()["environment"].items() >= given.items()
     assert re.search(r"gateway.*http://127\.0\.0\.1:9\b", run.text(), re.IGNORECASE)
-    assert set(run.state()["pids"]) == {"web", "celery"}
+    assert set(run.state()["pids"]) == {"web", "celery", "beat"}
     assert not (run.data / "postgres").exists()
     assert run.end(signal.SIGTERM) == 0
 

@@ -94,7 +94,7 @@ class Stage:
         }
         running.callback(self.product.stop)
         # Both at once: they take their time.
-        worker = self._start("worker", [*CELERY, "-s", str(folder / "beat")])
+        worker = self._start("worker", [*CELERY, "-B", "-s", str(folder / "beat")])
         self.product.start()
         wait_until(lambda: "ready." in worker.log.read_text(), 60)
 

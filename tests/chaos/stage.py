@@ -20,16 +20,13 @@ from urllib.parse import urlsplit
 
 from config import embedded
 from config.services import Patience, Service
-from config.stack import CELERY, ROOT
+from config.stack import BEAT, CELERY, ROOT
 from tests.acceptance.product import PATIENCE, Product, children, seed, wait_until
 from tests.chaos.intents import MERCHANTS
 from tests.chaos.merchants import Account
 from tests.chaos.side import Side
 from tests.plugins.gateway import GatewayProcess
 
-# Beat by itself, as in production: nobody starts one again that is a part of a worker.
-WORKER = [word for word in CELERY if word != "-B"]
-BEAT = [sys.executable, "-m", "celery", "-A", "config", "beat", "-l", "WARNING"]
 #: Seconds. Short, so that many a lease runs out.
 LEASE = 3.0
 ENVIRONMENT = {
@@ -86,7 +83,8 @@ class Stage:
     def _start_product(self) -> None:
         self.product.start("-c", "tests/chaos/gunicorn.py")
         self.url = f"http://127.0.0.1:{self._before(self.product.url, 'web')}"
-        self.celery = self._service("celery", WORKER)
+        self.celery = self._service("celery", CELERY)
+        # The last -s counts.
         self.beat = self._service("beat", [*BEAT, "-s", str(self.folder / "schedule")])
         for service in (self.celery, self.beat):
             self._running.enter_context(service)
