@@ -3,6 +3,8 @@
 # make test     linters, types, layers and every test
 # make mutants  each guard removed in a copy; a named test has to fail
 # make chaos    the whole product under faults: SECONDS=300 SEED=1, WITHOUT=fence|lease|downstream-key
+# make specification  every interleaving of the protocol, and of eighteen with a guard missing
+# make kill-points    SIGKILL before and after every statement and call of every path
 # make bench    what the protection costs
 # make lint     the linters, types and layers alone
 # make install  .venv, from constraints.txt
@@ -16,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test mutants chaos bench lint lock messages screenshots clean
+.PHONY: help install run demo test mutants chaos specification kill-points bench lint lock messages screenshots clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -51,6 +53,12 @@ SEED ?= 1
 chaos: install
 	@exec $(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) \
 	    $(if $(WITHOUT),--without $(WITHOUT))
+
+specification: install
+	$(BIN)/python -m tests.specification
+
+kill-points: install
+	$(BIN)/python -m tests.kill_points
 
 bench: install
 	$(BIN)/python -m tests.benchmarks
