@@ -164,8 +164,8 @@ def _series(minutes: dict[int, Counts], now: int) -> Traffic:
         until=_moment(now),
         since=None if since is None else _moment(since),
         counts=dict(counts),
-        hour=dict(hour),
-        day=dict(day),
+        hour={name: dict(found) for name, found in hour.items()},
+        day={name: dict(found) for name, found in day.items()},
     )
 
 

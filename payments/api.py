@@ -6,9 +6,8 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpRequest
 from rest_framework import status
-from rest_framework.exceptions import APIException, ParseError
+from rest_framework.exceptions import APIException, ParseError, UnsupportedMediaType
 from rest_framework.negotiation import DefaultContentNegotiation
-from rest_framework.parsers import FormParser
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -19,7 +18,7 @@ from idempotency.http.bodies import is_whole
 from payments.authentication import ApiKeyAuthentication, merchant_of
 from payments.exception_handler import exception_handler
 from payments.models import Merchant
-from payments.parsers import StrictJSONParser, StrictMultiPartParser
+from payments.parsers import StrictFormParser, StrictJSONParser, StrictMultiPartParser
 from payments.serializers import StrictSerializer
 
 
@@ -53,7 +52,7 @@ class PaymentsView(APIView):
 
     authentication_classes = [ApiKeyAuthentication]
     permission_classes = [IsAuthenticated]
-    parser_classes = [StrictJSONParser, FormParser, StrictMultiPartParser]
+    parser_classes = [StrictJSONParser, StrictFormParser, StrictMultiPartParser]
     renderer_classes = [OneSpellingJSONRenderer]
     content_negotiation_class = AcceptHeaderOnly
     metadata_class = None
@@ -72,6 +71,9 @@ class PaymentsView(APIView):
         # Forms are bounded by Django; a JSON body is read by nobody who counts.
         if content_length(request) > (settings.DATA_UPLOAD_MAX_MEMORY_SIZE or float("inf")):
             raise RequestTooLarge
+        if "*" in (request.content_type or ""):
+            # A parser's media type would match it, and the key's fingerprint would be of another.
+            raise UnsupportedMediaType(request.content_type)
 
     def options(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Response:
         """Which methods there are, in `Allow`; what they take is in the OpenAPI document."""
@@ -100,6 +102,9 @@ def key_id_of(request: Request) -> int | None:
 def validated(serializer: type[StrictSerializer], request: Request) -> dict[str, Any]:
     """The body's data. Raises `ValidationError` (400)."""
     data = request.data
+    if request.META.get("CONTENT_TYPE") and not content_length(request):
+        # What a body without a length comes to: "nothing" would be all that is left of a charge.
+        raise ParseError("There is a Content-Type and no body. Send the body with its length.")
     if not is_whole(request._request):
         # The views that take a key have refused it before; this is for the others.
         raise ParseError("Less of the body arrived than Content-Length announces.")

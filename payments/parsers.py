@@ -7,7 +7,7 @@ from typing import IO, Any
 
 from django.utils.http import parse_header_parameters
 from rest_framework.exceptions import ParseError
-from rest_framework.parsers import BaseParser, DataAndFiles, MultiPartParser
+from rest_framework.parsers import BaseParser, DataAndFiles, FormParser, MultiPartParser
 
 #: Arrays and objects within each other.
 MAX_DEPTH = 64
@@ -32,11 +32,28 @@ class StrictJSONParser(BaseParser):
         return loads(stream.read())
 
 
-class StrictMultiPartParser(MultiPartParser):
-    """Multipart in which something was found, unless there is nothing in it.
+class StrictFormParser(FormParser):
+    """A form that has a field. One of ``&&&`` would mean that no field was sent, and that has a
+    meaning of its own: refund the whole charge."""
 
-    Django's parser passes over what it cannot read. A body of which nothing is left would mean "no
-    field was sent", and that has a meaning of its own: refund the whole charge.
+    def parse(
+        self,
+        stream: IO[bytes],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        parsed = super().parse(stream, media_type, parser_context)
+        if not parsed:
+            raise ParseError("The form cannot be read: no field was found in it.")
+        return parsed
+
+
+class StrictMultiPartParser(MultiPartParser):
+    """Multipart that came to its end, and in which something was found unless nothing is in it.
+
+    Django's parser passes over what it cannot read, and takes a body that breaks off for one that
+    ends: an amount of 199900, cut short, would be 19. A body of which nothing is left would mean
+    "no field was sent".
     """
 
     def parse(
@@ -45,14 +62,30 @@ class StrictMultiPartParser(MultiPartParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> "DataAndFiles[Any, Any]":
-        parsed = super().parse(stream, media_type, parser_context)
         meta = (parser_context or {})["request"].META
         _, options = parse_header_parameters(meta.get("CONTENT_TYPE", ""))
-        # The shortest body is the closing delimiter alone: two hyphens at each end, and CRLF.
-        shortest = len(options.get("boundary", "")) + 6
-        if not parsed.data and not parsed.files and int(meta["CONTENT_LENGTH"]) > shortest:
+        # RFC 2046 section 5.1.1: two hyphens at each end of the last delimiter.
+        closing = f"--{options.get('boundary', '')}--".encode("latin-1", "replace")
+        body = _Ending(stream, len(closing) + 2)
+        parsed = super().parse(body, media_type, parser_context)
+        if not body.end.removesuffix(b"\r\n").endswith(closing):
+            raise ParseError("The multipart body breaks off: its closing boundary is missing.")
+        if not parsed.data and not parsed.files and int(meta["CONTENT_LENGTH"]) > len(closing) + 2:
             raise ParseError("The multipart body cannot be read: no field was found in it.")
         return parsed
+
+
+class _Ending:
+    """A stream that remembers the last bytes that were read of it."""
+
+    def __init__(self, stream: IO[bytes], length: int) -> None:
+        self._stream, self._length = stream, length
+        self.end = b""
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self.end = (self.end + data)[-self._length :]
+        return data
 
 
 def loads(text: bytes | str) -> Any:

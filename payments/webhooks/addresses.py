@@ -75,8 +75,8 @@ def look_up(host: str, port: int) -> list[str]:
     """The addresses of a name, as the system has them. Raises OSError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a name that cannot be one: a label too long
-        raise LookUpFailed(f"{host} is not a name") from error
+    except (OSError, UnicodeError) as error:  # the latter of a label that is too long
+        raise LookUpFailed(f"{host} has no address") from error
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 

@@ -1,5 +1,7 @@
 """Webhook endpoints. The merchant names each one, so writing it twice is writing it once."""
 
+from django.db import transaction
+
 from payments.exceptions import TooManyEndpoints, WebhookEndpointNotFound
 from payments.models import Merchant, WebhookEndpoint
 from payments.webhooks import addresses
@@ -21,11 +23,14 @@ def put(
     addresses.check(url)
     others = WebhookEndpoint.objects.filter(merchant=merchant).exclude(endpoint_id=endpoint_id)
     known = WebhookEndpoint.objects.filter(merchant=merchant, endpoint_id=endpoint_id)
-    if others.count() >= MOST and not known.exists():
-        raise TooManyEndpoints(f"There are {MOST} endpoints, and that is the most.")
-    return WebhookEndpoint.objects.update_or_create(
-        merchant=merchant, endpoint_id=endpoint_id, defaults={"url": url, "enabled": enabled}
-    )
+    with transaction.atomic():
+        # One at a time for a merchant, or two that count fifteen would both write.
+        Merchant.objects.select_for_update(no_key=True).get(pk=merchant.pk)
+        if others.count() >= MOST and not known.exists():
+            raise TooManyEndpoints(f"There are {MOST} endpoints, and that is the most.")
+        return WebhookEndpoint.objects.update_or_create(
+            merchant=merchant, endpoint_id=endpoint_id, defaults={"url": url, "enabled": enabled}
+        )
 
 
 def get(*, merchant: Merchant, endpoint_id: str) -> WebhookEndpoint:

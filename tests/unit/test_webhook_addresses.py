@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import Any
 
@@ -191,6 +192,17 @@ def test_whoever_writes_a_url_waits_for_no_look_up_of_another(settings: Any) -> 
     answer.set()
     thread.join()
     assert len(ends) == 1
+
+
+def test_a_name_without_an_address_is_a_look_up_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nobody(*args: Any, **options: Any) -> Any:
+        raise socket.gaierror("unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nobody)
+    with pytest.raises(LookUpFailed):
+        AddressBook().addresses("nobody.example", 443)
 
 
 def test_one_hostile_address_among_public_ones_is_enough_to_refuse() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.test import Client
 from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
 
 from payments.models import Charge
@@ -218,7 +219,45 @@ def test_a_form_that_cannot_be_read_is_refused(acme: Api, body: Any, content_typ
     assert response["Content-Type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/xml", "text/json", "x"])
+WHOLE = encode_multipart(BOUNDARY, GOOD)
+
+
+@pytest.mark.parametrize("kept", range(1, len(WHOLE) - 2, 7))
+def test_a_multipart_body_that_breaks_off_charges_nothing(acme: Api, kept: int) -> None:
+    problem(post(acme, WHOLE[:kept], MULTIPART_CONTENT), 400, "malformed_request")
+    assert acme.balance() == 0
+
+
+def test_a_multipart_body_may_end_without_a_new_line(acme: Api) -> None:
+    assert post(acme, WHOLE.removesuffix(b"\r\n"), MULTIPART_CONTENT).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"hello", "multipart/form-data; boundary=b"),
+        (b"--b", "multipart/form-data; boundary=b"),
+        (b"&&&", FORM),
+        (b"", "application/json"),
+        (b"", FORM),
+    ],
+)
+def test_a_body_of_which_nothing_is_left_refunds_nothing(
+    acme: Api, bank: GatewayProcess, body: bytes, content_type: str
+) -> None:
+    charge = acme.charge().json()["id"]
+    headers = {"Authorization": f"Bearer {acme.secret}", "Idempotency-Key": uuid.uuid4().hex}
+    path = f"/v1/charges/{charge}/refunds"
+    # The test client leaves the type of an empty body out.
+    answer = Client().post(path, body, content_type, headers=headers, CONTENT_TYPE=content_type)
+    problem(answer, 400, "malformed_request")
+    assert acme.balance() == 1000
+    assert Client().post(path, headers=headers).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/xml", "text/json", "x", "*/*", "application/*"]
+)
 def test_another_media_type_is_not_supported(acme: Api, content_type: str) -> None:
     problem(post(acme, b"{}", content_type), 415, "unsupported_media_type")
 

@@ -151,6 +151,14 @@ def test_a_merchant_has_sixteen_endpoints_at_most_and_can_go_on_writing_those(
 
 
 @pytest.mark.django_db(transaction=True)
+def test_puts_at_once_make_sixteen_endpoints_at_most(acme: Api) -> None:
+    for number in range(endpoints.MOST - 1):
+        put(acme, f"e{number}")
+    answers = at_once(*[lambda number=number: put(acme, f"new{number}") for number in range(6)])
+    assert sorted(answer.status_code for answer in answers) == [201] + [422] * 5
+
+
+@pytest.mark.django_db(transaction=True)
 def test_the_same_put_at_once_makes_one_endpoint(acme: Api) -> None:
     answers = at_once(*[lambda: put(acme, "main")] * 4)
     assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 201]

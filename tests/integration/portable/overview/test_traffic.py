@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -45,6 +46,13 @@ def told(server: redis.Redis) -> dict[str, int]:
     for value in server.hvals(traffic._HASH):  # type: ignore[union-attr]
         found += traffic._minute(value.decode())[1]
     return dict(found)
+
+
+def test_what_was_read_can_be_copied_as_a_report_does(server: redis.Redis) -> None:
+    put(server, minute_of(server) - 1, "executed=1 executed@0.005=1")
+    shown = traffic.read()
+    assert shown is not None
+    assert asdict(shown)["day"] == {"executed": {0.005: 1}}
 
 
 def test_a_process_tells_what_it_counted_since_it_was_last_asked(server: redis.Redis) -> None:
