@@ -184,7 +184,9 @@ def run(plan: Plan, folder: Path) -> list[Drill]:
             "DATABASE_URL": postgres.url,
             "DEMO": "1",
             "SECRET_KEY": "of the benchmark",
+            # Of the seeding, which needs neither.
             "GATEWAY_URL": "http://127.0.0.1:9000",
+            "REDIS_URL": "redis://127.0.0.1:6379/0",
             "HTTPS": "0",
             "ALLOWED_HOSTS": "localhost,127.0.0.1",
         }

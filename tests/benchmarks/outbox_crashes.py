@@ -74,7 +74,9 @@ class Process:
     """A process of ``outbox_processes``, which is told lines and answers with lines."""
 
     def __init__(self, database: str, log: Path, *arguments: str) -> None:
-        env = os.environ | {"DATABASE_URL": database, "REDIS_URL": "", "SECRET_KEY": "of crashes"}
+        # Without Redis, which only DEBUG allows.
+        env = os.environ | {"DATABASE_URL": database, "REDIS_URL": "", "DEBUG": "1"}
+        env["SECRET_KEY"] = "of crashes"
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", MODULE, *arguments],
@@ -172,7 +174,7 @@ def main() -> int:
         with embedded.Postgres(folder / "postgres", durable=False) as postgres:
             os.environ |= {"DEMO": "1", "SECRET_KEY": "of the benchmark", "HTTPS": "0"}
             os.environ |= {"ALLOWED_HOSTS": "localhost", "DATABASE_URL": postgres.url}
-            os.environ["GATEWAY_URL"] = "http://127.0.0.1:9000"
+            os.environ |= {"GATEWAY_URL": "http://127.0.0.1:9000", "DEBUG": "1"}
             began = time.monotonic()
             found = crash(seed(postgres.url, folder).url, folder, kills)
     print(f"{found}; {time.monotonic() - began:.0f} s")
