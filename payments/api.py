@@ -102,8 +102,7 @@ def key_id_of(request: Request) -> int | None:
 def validated(serializer: type[StrictSerializer], request: Request) -> dict[str, Any]:
     """The body's data. Raises `ValidationError` (400)."""
     data = request.data
-    if request.META.get("CONTENT_TYPE") and not content_length(request):
-        # What a body without a length comes to: "nothing" would be all that is left of a charge.
+    if _has_lost_its_body(request):
         raise ParseError("There is a Content-Type and no body. Send the body with its length.")
     if not is_whole(request._request):
         # The views that take a key have refused it before; this is for the others.
@@ -112,6 +111,17 @@ def validated(serializer: type[StrictSerializer], request: Request) -> dict[str,
     filled.is_valid(raise_exception=True)
     valid: dict[str, Any] = dict(filled.validated_data)
     return valid
+
+
+def _has_lost_its_body(request: Request) -> bool:
+    """Whether there is a body's type and nothing else. A server reads nothing of a body that comes
+    without a length, and "nothing" means all that is left of a charge. Only a form may be empty,
+    where its length says so."""
+    kind, length = request.META.get("CONTENT_TYPE", ""), request.META.get("CONTENT_LENGTH")
+    if kind.startswith(StrictFormParser.media_type):
+        return not length
+    typed = kind.startswith((StrictJSONParser.media_type, StrictMultiPartParser.media_type))
+    return typed and not content_length(request)
 
 
 def content_length(request: Request) -> int:
