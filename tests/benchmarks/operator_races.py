@@ -34,7 +34,9 @@ def main() -> int:
             os.environ |= {
                 "DJANGO_SETTINGS_MODULE": "config.settings",
                 "DATABASE_URL": postgres.url,
+                # Without Redis, which only DEBUG allows.
                 "REDIS_URL": "",
+                "DEBUG": "1",
                 "SECRET_KEY": "of the benchmark",
                 "GATEWAY_URL": "http://127.0.0.1:9000",
                 "HTTPS": "0",

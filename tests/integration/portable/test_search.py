@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from idempotency import search
 from idempotency.models import IdempotencyKey
@@ -166,3 +168,11 @@ def test_a_table_of_ordinary_size_is_read(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(search, "PATIENCE", timedelta(0))
     assert found("order-1") == ([key.pk], "")
     assert found("order-2") == ([], "")
+
+
+def test_what_a_query_costs_is_reckoned_without_workers_beside_it() -> None:
+    with CaptureQueriesContext(connection) as captured:
+        bounds.is_cheap(IdempotencyKey.objects.all())
+    asked = [query["sql"] for query in captured.captured_queries]
+    (explained,) = (number for number, sql in enumerate(asked) if sql.startswith("EXPLAIN"))
+    assert "max_parallel_workers_per_gather" in asked[explained - 1]
