@@ -912,7 +912,7 @@ def main(words: list[str]) -> int:
     chosen = [each for each in MUTATIONS if all(word in each.name for word in words)]
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         copy = Path(folder) / "repository"
-        _copy_repository(copy)
+        copy_repository(copy)
         if _run(copy, *dict.fromkeys(_find(copy, each.test) for each in chosen)) != PASSED:
             print("The tests fail as it is: nothing can be said about guards.")
             return 1
@@ -921,7 +921,7 @@ def main(words: list[str]) -> int:
     return 1 if survived else 0
 
 
-def _copy_repository(copy: Path) -> None:
+def copy_repository(copy: Path) -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

@@ -49,7 +49,8 @@ def is_cheap(rows: QuerySet[Any]) -> bool:
     if connections[rows.db].vendor != "postgresql":
         return True
     with transaction.atomic(using=rows.db), connections[rows.db].cursor() as cursor:
-        # Workers beside it would halve the reckoning, and read as many rows.
+        # Workers beside it would halve the reckoning, and read as many rows. Inside an outer
+        # transaction the setting outlives this block: fewer workers, and nothing else.
         cursor.execute("SELECT set_config('max_parallel_workers_per_gather', '0', true)")
         explained = rows.explain(format="json")
     if not explained:  # Django knows that there is nothing, and asks nobody

@@ -136,9 +136,8 @@ class ReadingTransport:
             response = self._transport.send(request, timeout, cancellation)
         except NoAnswer as none:
             findings.heard(_unanswered(none))
-            if isinstance(none.error, httpx2.TimeoutException) and self._is_cut_short(
-                granted or timeout
-            ):
+            timed_out = isinstance(none.error, httpx2.TimeoutException)
+            if timed_out and self._is_cut_short(granted or timeout):
                 # The caller was in a hurry. Were it the gateway's failure, a few callers with
                 # short deadlines could open the breaker for everybody.
                 raise NoAnswer(Trouble.CANCELLED, none.error) from none.error

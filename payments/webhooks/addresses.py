@@ -92,14 +92,14 @@ class AddressBook:
         *,
         seconds: float = LOOK_UP_SECONDS,
         room: threading.Semaphore = _ROOM,
-        patience: float = LOOK_UP_SECONDS,
+        patience: float | None = None,
     ) -> None:
         """``seconds``: the longest look-up. ``room``: for how many at once, in the process.
-        ``patience``: the longest wait for a place in it."""
+        ``patience``: the longest wait for a place in it, by default ``seconds``."""
         self._resolve = resolve
         self._seconds = seconds
         self._room = room
-        self._patience = patience
+        self._patience = seconds if patience is None else patience
 
     def addresses(self, host: str, port: int) -> list[str]:
         """The addresses to connect to. Raises `RefusedUrl` if one of them is not public, and

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
-import tempfile
-from pathlib import Path
 
-from config import embedded
+from tests.benchmarks import servers
 
 ROUNDS = 2000
 #: Each has a command of its own (tests/README.md).
@@ -30,32 +26,11 @@ LONGER = (
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        Path(folder).chmod(0o755)  # PostgreSQL, run as nobody, walks it
-        with (
-            embedded.Postgres(Path(folder) / "postgres", durable=True) as postgres,
-            embedded.Valkey(Path(folder) / "valkey", durable=False) as valkey,
-        ):
-            os.environ |= {
-                "DJANGO_SETTINGS_MODULE": "config.settings",
-                "DATABASE_URL": postgres.url,
-                "REDIS_URL": valkey.url,
-                "SECRET_KEY": "of the benchmark",
-                "GATEWAY_URL": "http://127.0.0.1:9000",
-                "HTTPS": "0",
-                "ALLOWED_HOSTS": "testserver",
-            }
-            return run()
+    with servers.started():
+        return run()
 
 
 def run() -> int:
-    import django
-    from django.core.management import call_command
-
-    django.setup()
-    # A refusal is logged and a first answer is not: the handlers' speed is not what is measured.
-    logging.disable(logging.CRITICAL)
-    call_command("migrate", verbosity=0)
     from tests.benchmarks import client_breaker, client_overhead, overhead
 
     print(f"p50 ratios to the bare request, {ROUNDS} rounds, interleaved")

@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,3 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
-
-
-def milliseconds(nanoseconds: Iterable[int]) -> list[float]:
-    return [value / 1e6 for value in nanoseconds]

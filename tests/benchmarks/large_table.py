@@ -11,41 +11,17 @@ With --data the tables stay there for the next run.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import logging
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from config import embedded
+from tests.benchmarks import servers
 
 
 def main() -> int:
     options = _parser().parse_args()
-    with contextlib.ExitStack() as running:
-        folder = options.data or running.enter_context(
-            tempfile.TemporaryDirectory(prefix="large-table-")
-        )
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        place.chmod(0o755)  # PostgreSQL, run as nobody, walks it
-        # Nothing is written but the seed, so what a flush costs is not what is measured.
-        postgres = embedded.Postgres(place / "postgres", durable=False)
-        valkey = embedded.Valkey(place / "valkey", durable=False)
-        running.enter_context(postgres)
-        running.enter_context(valkey)
-        os.environ |= {
-            "DJANGO_SETTINGS_MODULE": "config.settings",
-            "DATABASE_URL": postgres.url,
-            "REDIS_URL": valkey.url,
-            "SECRET_KEY": "of the benchmark",
-            "GATEWAY_URL": "http://127.0.0.1:9000",
-            "HTTPS": "0",
-            "DEMO": "1",
-            "ALLOWED_HOSTS": "localhost",
-        }
+    # Nothing is written but the seed, so what a flush costs is not what is measured.
+    with servers.started(options.data, durable=False, DEMO="1"):
         return _run(options)
 
 
@@ -59,14 +35,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import django
-    from django.core.management import call_command
     from django.test.utils import setup_test_environment
 
-    django.setup()
     setup_test_environment()
-    logging.disable(logging.CRITICAL)
-    call_command("migrate", verbosity=0)
     from tests.benchmarks import large_table_pages, large_table_seed
 
     if large_table_seed.is_empty():

@@ -311,7 +311,8 @@ def _one_truth(stage: Stage, key: str, *, resolved: int = 0, forced: int = 0) ->
     charge = Charge.objects.get(idempotency_key_id=row.pk)
     entries = stage.gateway.find("charges", charge.public_id)
     moved = [entry for entry in entries if entry["status"] == "succeeded"]
-    status = StoredResponse.objects.get(key_id=row.pk).status
+    kept = StoredResponse.objects.filter(key_id=row.pk).first()
+    status = kept.status if kept else None
     kinds = list(KeyEvent.objects.filter(key_id=row.pk).values_list("kind", flat=True))
     ended = status == 410
     facts = {

@@ -14,18 +14,20 @@ from config import embedded
 
 
 @contextlib.contextmanager
-def started(data: Path | None = None, **changes: str) -> Iterator[embedded.Postgres]:
+def started(
+    data: Path | None = None, *, durable: bool = True, **changes: str
+) -> Iterator[embedded.Postgres]:
     """Both servers in a folder of their own, or in ``data``, where the database stays.
 
-    Durable, as in production: every commit is flushed. The environment names them, with
-    ``changes``; Django is set up and its database migrated. Only then may Django's modules be
+    Unless told otherwise every commit is flushed, as in production. The environment names them,
+    with ``changes``; Django is set up and its database migrated. Only then may Django's modules be
     imported.
     """
     with contextlib.ExitStack() as running:
         folder = data or Path(running.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # PostgreSQL, run as nobody, walks it
-        postgres = embedded.Postgres(folder / "postgres", durable=True)
+        postgres = embedded.Postgres(folder / "postgres", durable=durable)
         valkey = embedded.Valkey(folder / "valkey", durable=False)
         running.enter_context(postgres)
         running.enter_context(valkey)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,16 +81,6 @@ class Intent:
     fault: str
     #: Its client's own dice.
     seed: int
-
-    def body(self, accounts: Sequence[str]) -> dict[str, Any]:
-        """Of its request; a refund's charge is in the path."""
-        body: dict[str, Any] = {"amount": self.amount}
-        if self.kind == "refund":
-            return body
-        body |= {"currency": self.currency, "description": self.key}
-        if self.kind == "charge":
-            return body | {"source": self.source}
-        return body | {"to": accounts[self.recipient]}
 
 
 class Stream:

@@ -36,7 +36,6 @@ class Proxy:
         self._changed = asyncio.Event()
         self._open: set[StreamWriter] = set()
         self.port = 0
-        self.broken = 0
 
     async def start(self) -> None:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=512)
@@ -57,7 +56,6 @@ class Proxy:
         return self._weather in kinds and self._rng.random() < self._share
 
     def _abort(self, *writers: StreamWriter) -> None:
-        self.broken += 1
         for writer in writers:
             writer.transport.abort()
 

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutations import _copy_repository
+from tests.mutations import copy_repository
 
 _COMPLETE = "idempotency/sql/complete_v1.sql"
 _CLAIM = "idempotency/sql/claim_v1.sql"
@@ -80,7 +80,7 @@ def run_in_copy(without: str | None, arguments: list[str]) -> int:
     """Run it there; the exit code."""
     with tempfile.TemporaryDirectory(prefix="chaos-copy-") as folder:
         copy = Path(folder) / "repository"
-        _copy_repository(copy)
+        copy_repository(copy)
         for cut in GUARDS[without] if without else ():
             path = copy / cut.path
             text = path.read_text()

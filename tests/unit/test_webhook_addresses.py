@@ -166,31 +166,35 @@ def test_a_name_that_leads_to_the_internet_is_allowed(address: str) -> None:
     assert book(address).addresses("hooks.example.com", 443) == [address]
 
 
-def test_whoever_writes_a_url_waits_for_no_look_up_of_another(settings: Any) -> None:
-    asked, answer = threading.Event(), threading.Event()
+def test_whoever_writes_a_url_waits_for_no_look_up_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    begun, answer = threading.Event(), threading.Event()
 
     def slow(host: str, port: int) -> list[str]:
-        asked.set()
+        asked.append(host)
+        begun.set()
         assert answer.wait(30)
         return ["10.0.0.1"]
 
-    room = threading.BoundedSemaphore(1)
-    book = AddressBook(slow, room=room, patience=0)
+    monkeypatch.setattr(addresses, "look_up", slow)
     ends: list[Exception] = []
 
     def first() -> None:
         try:
-            check("https://slow.example/", book)
+            check("https://slow.example/")
         except RefusedUrl as refused:
             ends.append(refused)
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert asked.wait(30)
+    assert begun.wait(30)
     # No place, and no wait for one: it passes, and its deliveries will look.
-    check("https://other.example/", book)
+    check("https://other.example/")
     answer.set()
     thread.join()
+    assert asked == ["slow.example"]
     assert len(ends) == 1
 
 

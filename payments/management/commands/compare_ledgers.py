@@ -32,5 +32,5 @@ class Command(BaseCommand):
         try:
             result = compare_ledgers(since=options["since"], until=options["until"])
         except MovementsUnknown as error:
-            raise CommandError(f"Nothing was compared: {error}.") from error
+            raise CommandError(f"Not every day was compared: {error}.") from error
         self.stdout.write(str(result))
