@@ -391,6 +391,16 @@ def children(pid: int) -> list[int]:
     return sorted(found)
 
 
+def open_files(pid: int) -> set[str]:
+    """What the descriptors of a process lead to, by /proc; nothing once it has ended."""
+    found = set()
+    with contextlib.suppress(OSError):  # the process ended meanwhile, a backend of PostgreSQL say
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found.add(str(descriptor.readlink()))
+    return found
+
+
 def _final(answer: httpx2.Response) -> httpx2.Response | None:
     again = answer.headers["Content-Type"] == "application/problem+json"
     return None if again and answer.json().get("retry") == "same_key" else answer

@@ -205,10 +205,11 @@ def test_a_database_that_hangs_makes_a_process_unready_and_not_silent(
     """Its processes are stopped, so that connections are accepted and nobody ever answers."""
     assert postgres.process is not None
     cut_off.transfer(new_key())
+    os.kill(postgres.process.pid, signal.SIGSTOP)  # first: from here on it has no new children
     hanging = [postgres.process.pid, *children(postgres.process.pid)]
-    for pid in hanging:
-        os.kill(pid, signal.SIGSTOP)
     try:
+        for pid in hanging:
+            os.kill(pid, signal.SIGSTOP)
         ready = [cut_off.get("/readyz", timeout=10.0) for _ in range(4)]
         alive, metrics = cut_off.get("/healthz"), cut_off.get("/metrics", timeout=10.0)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.acceptance.product import Product, new_key, together, wait_until
+from tests.acceptance.product import Product, new_key, open_files, together, wait_until
 
 pytestmark = [
     pytest.mark.stack,
@@ -29,10 +28,7 @@ def product(make_product: Callable[..., Product]) -> Product:
 
 def connections(pid: int) -> set[str]:
     """The connected sockets that a process holds, by inode; those it listens on are left out."""
-    held = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile
-            held.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+    held = {name.removeprefix("socket:[").removesuffix("]") for name in open_files(pid)}
     return held & _connected()
 
 

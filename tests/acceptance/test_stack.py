@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from config import embedded
+from tests.acceptance.product import open_files
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -196,11 +197,7 @@ def test_only_its_owner_may_read_the_secrets_it_writes(stack: Run) -> None:
 
 
 def test_everything_listens_on_loopback_only(stack: Run) -> None:
-    inodes = set()
-    for pid in stack.processes():
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                inodes.add(str(descriptor.readlink()))
+    inodes = set().union(*map(open_files, stack.processes()))
     listening = 0
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
