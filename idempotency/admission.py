@@ -1,4 +1,5 @@
-"""Whether a request may go on: is there time left for it, and may it be one more retry.
+"""Whether a request may go on: is there time left for it, may it be one more retry, and could its
+work begin at all.
 
 A retry is what says so (``X-Retry-Attempt: 2``), and any run of a key that ran before: FAILED, or
 its lease over. A client that never sends the marker is therefore bounded as well. Where each is
@@ -15,12 +16,18 @@ since the refusal makes the budget scarce, and the next such request is turned a
 
 What executes nothing is never refused: a replay, and the news that a key is in doubt. A replay
 gives its ticket back.
+
+An *obstacle* is what the view knows against its work without asking anybody: every place for a call
+of the gateway is taken, say. The work itself would find it too, but after a claim that then has to
+be given back; the look costs one read. It turns away new keys only, and is true only for now: what
+the work needs it still has to take.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from datetime import timedelta
 
 from django.db import DatabaseError, InterfaceError, OperationalError
@@ -28,7 +35,13 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 from idempotency.client.budget import Ticket
 from idempotency.client.deadline import Deadline
 from idempotency.core.decisions import Lease, Standing
-from idempotency.core.errors import BudgetExhausted, DeadlinePassed, LeaseLost, StoreUnavailable
+from idempotency.core.errors import (
+    BudgetExhausted,
+    CallNotSent,
+    DeadlinePassed,
+    LeaseLost,
+    StoreUnavailable,
+)
 from idempotency.core.keys import Scope, log_digest
 from idempotency.retry_budget import ServiceBudget
 from idempotency.stores.base import Store
@@ -38,11 +51,21 @@ logger = logging.getLogger("idempotency")
 _REASON = "the retry budget was exhausted"
 
 
-class Admission:
-    """One request's time and its place in the retry budget. Without either it is always let on."""
+def no_obstacle() -> None:
+    """Nothing is known against the work."""
 
-    def __init__(self, deadline: Deadline | None = None) -> None:
+
+class Admission:
+    """One request's time, its place in the retry budget, and what is in its way. Without any it is
+    always let on."""
+
+    def __init__(
+        self,
+        deadline: Deadline | None = None,
+        obstacle: Callable[[], CallNotSent | None] = no_obstacle,
+    ) -> None:
         self.deadline = deadline
+        self._obstacle = obstacle
         self._budget: ServiceBudget | None = None
         self._marked = False
         self._ticket: Ticket | None = None
@@ -68,12 +91,14 @@ class Admission:
         return not marked or self._pay()
 
     def look(self, store: Store, scope: Scope) -> None:
-        """Turn a retry away before it claims. At most one statement a request, and none while the
-        budget is not scarce. Raises BudgetExhausted, or DeadlinePassed."""
+        """Turn away before the claim what would only give its claim back. At most one statement a
+        request, and none while the budget is not scarce and nothing is in the way. Raises
+        BudgetExhausted, DeadlinePassed, or the obstacle."""
         self.demand_time()
-        if self._budget is None or self._ticket is not None or self._looked:
+        if self._looked:
             return
-        if not (self._marked or self._budget.scarce):
+        obstacle, in_question = self._obstacle(), self._in_question()
+        if obstacle is None and not in_question:
             return
         self._looked = True
         try:
@@ -82,8 +107,17 @@ class Admission:
             raise StoreUnavailable from error
         if standing is Standing.ANSWERED:
             return
-        if (self._marked or standing is Standing.REPEATABLE) and not self._pay():
+        if obstacle is not None and standing is Standing.NEW:
+            raise obstacle  # "nothing happened", which nobody knows of a key that ran before
+        repeated = self._marked or standing is Standing.REPEATABLE
+        if in_question and repeated and not self._pay():
             raise BudgetExhausted
+
+    def _in_question(self) -> bool:
+        """Whether a look could show that the request has to pay, and cannot."""
+        if self._budget is None or self._ticket is not None:
+            return False
+        return self._marked or self._budget.scarce
 
     def admit(self, attempt: int) -> None:
         """Count a request that is about to run, as the attempt that it turned out to be. Raises

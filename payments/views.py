@@ -6,6 +6,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from idempotency.client import BulkheadFull
 from idempotency.rest_framework import IdempotencyMixin, RetryBudgetThrottle
 from idempotency.rest_framework.views import IdempotencyKeyView
 from payments import (
@@ -22,6 +23,7 @@ from payments import (
 from payments import serializers as shapes
 from payments.api import MerchantScope, PaymentsView, key_id_of, validated
 from payments.exception_handler import problem_of, refusals
+from payments.gateways.choice import get_gateway
 from payments.openapi import ALWAYS, BODY, problem_responses
 from payments.operations import CreateCharge, CreateRefund
 from payments.preconditions import etag
@@ -35,11 +37,19 @@ class KeyedView(MerchantScope, IdempotencyMixin, PaymentsView):  # type: ignore[
     throttle_classes = [RetryBudgetThrottle]
 
 
-class ChargesView(KeyedView):
+class GatewayView(KeyedView):
+    """A view whose POST needs the gateway."""
+
     # A double click gets the answer of the first one, if that comes soon.
     idempotency_busy = "wait"
     idempotency_wait = 2.0
 
+    def get_idempotency_obstacle(self) -> BulkheadFull | None:
+        # While the gateway stalls, the threads that are left are for those who do not need it.
+        return get_gateway().obstacle()
+
+
+class ChargesView(GatewayView):
     @extend_schema(
         operation_id="create_charge",
         summary="Charge a source",
@@ -114,10 +124,7 @@ class ChargeView(MerchantScope, IdempotencyMixin, PaymentsView):  # type: ignore
         return Response(shapes.ChargeRepresentation(charge).data, headers={"ETag": etag(charge)})
 
 
-class RefundsView(KeyedView):
-    idempotency_busy = "wait"
-    idempotency_wait = 2.0
-
+class RefundsView(GatewayView):
     @extend_schema(
         operation_id="create_refund",
         summary="Refund a charge, in part or whole",

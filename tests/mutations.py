@@ -238,16 +238,30 @@ MUTATIONS = (
     Mutation(
         "the retry budget before the claim",
         "idempotency/admission.py",
-        "if (self._marked or standing is Standing.REPEATABLE) and not self._pay():",
+        "if in_question and repeated and not self._pay():",
         "if False:",
         "test_a_refused_re_execution_costs_one_statement_and_leaves_the_row_untouched",
     ),
     Mutation(
         "the retry budget's look at a key that nobody marked",
         "idempotency/admission.py",
-        "if not (self._marked or self._budget.scarce):",
-        "if not self._marked:",
+        "return self._marked or self._budget.scarce",
+        "return self._marked",
         "test_a_refused_re_execution_costs_one_statement_and_leaves_the_row_untouched",
+    ),
+    Mutation(
+        "what is in the way of the work, before the claim",
+        "idempotency/admission.py",
+        "if obstacle is not None and standing is Standing.NEW:",
+        "if False:",
+        "test_a_new_key_is_refused_for_one_read_and_used_again",
+    ),
+    Mutation(
+        "what is in the way of new keys only",
+        "idempotency/admission.py",
+        "if obstacle is not None and standing is Standing.NEW:",
+        "if obstacle is not None:",
+        "test_a_running_key_is_in_use_and_one_that_ran_before_runs_on",
     ),
     Mutation(
         "the retry budget after the claim",

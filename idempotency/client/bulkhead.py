@@ -49,11 +49,15 @@ class Bulkhead:
         finally:
             self.leave()
 
+    def refusal(self) -> BulkheadFull | None:
+        """What ``enter`` would raise now; None: it would let the call in."""
+        return BulkheadFull(retry_after=self.retry_after) if self._in_use >= self.limit else None
+
     def enter(self) -> None:
         """Take room for one call; ``leave`` gives it back. Raises ``BulkheadFull``."""
         with self._lock:
-            if self._in_use >= self.limit:
-                raise BulkheadFull(retry_after=self.retry_after)
+            if (full := self.refusal()) is not None:
+                raise full
             self._in_use += 1
 
     def leave(self) -> None:

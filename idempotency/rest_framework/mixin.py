@@ -15,7 +15,7 @@ from rest_framework.request import Request
 
 from idempotency.admission import Admission
 from idempotency.conf import Settings, settings
-from idempotency.core.errors import DeadlinePassed, IdempotencyError, StoreUnavailable
+from idempotency.core.errors import CallNotSent, DeadlinePassed, IdempotencyError, StoreUnavailable
 from idempotency.core.keys import Scope
 from idempotency.core.policies import Policy, Verdict
 from idempotency.engine import Handled, KeyedRequest
@@ -103,6 +103,15 @@ class IdempotencyMixin:
         route = requests.route_of(self._http)
         return protection.scope_of(route, self.get_idempotency_tenant(), key, policy)
 
+    def get_idempotency_obstacle(self) -> CallNotSent | None:
+        """What is known to be in the way of the work, without asking anybody; None: nothing.
+
+        Override it where the work needs something scarce, such as a place in a bulkhead. A new key,
+        which would only be claimed and given back, is then refused with that error for one read;
+        for any other key all is as ever. The work still has to take what it needs.
+        """
+        return None
+
     request: Request
     _admission: Admission
 
@@ -113,7 +122,7 @@ class IdempotencyMixin:
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         request.idempotency = None  # type: ignore[attr-defined]
-        self._admission = Admission(deadlines.attach(self._http))
+        self._admission = Admission(deadlines.attach(self._http), self.get_idempotency_obstacle)
         self._admission.demand_time()
         method = self._http.method
         policy = self.get_idempotency_policy()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
+from idempotency.client import BulkheadFull
 from idempotency.operations import Outcome
 from payments.gateways.room import Reservation
 
@@ -64,6 +65,10 @@ class Gateway(Protocol):
     @property
     def longest_call(self) -> float:
         """Seconds after which any call has returned. The lease of the work must exceed it."""
+        ...
+
+    def obstacle(self) -> BulkheadFull | None:
+        """Why no call could be made now, as far as this process knows without asking anybody."""
         ...
 
     def room_for(self, task: Task) -> AbstractContextManager[Reservation]:

@@ -150,6 +150,10 @@ class CallingGateway:
         longest_pause = RETRY_AFTER_LIMIT + BACKOFF_BASE  # above any back-off
         return self.attempts * self.timeout + (self.attempts - 1) * longest_pause
 
+    def obstacle(self) -> BulkheadFull | None:
+        """That every place is taken; None: one is free. The breaker is not asked: it is shared."""
+        return self.room.refusal()
+
     @contextmanager
     def room_for(self, task: Task) -> Iterator[Reservation]:
         """Take a place for a call and see that the breaker would let it through. Raises

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from idempotency.client import Bulkhead
+from idempotency.client import Bulkhead, BulkheadFull
 
 #: Seconds after which a place that was kept is free again: its work was rolled back, or is late.
 #: Between the two steps lies one COMMIT.
@@ -42,6 +42,11 @@ class Room:
     def in_use(self) -> int:
         """Places taken, for a gauge."""
         return self._bulkhead.in_use
+
+    def refusal(self) -> BulkheadFull | None:
+        """What ``reserve`` would raise now; None: there is a place."""
+        self._free_forgotten()
+        return self._bulkhead.refusal()
 
     @contextmanager
     def reserve(self) -> Iterator[Reservation]:

@@ -64,6 +64,16 @@ def test_place_whose_work_was_rolled_back_is_forgotten() -> None:
     assert room.in_use == 0
 
 
+def test_room_that_nobody_came_for_is_said_to_be_free() -> None:
+    clock = Clock()
+    room = Room(1, clock=clock)
+    with room.reserve() as place:
+        place.keep_for("ch_1")
+    assert isinstance(room.refusal(), BulkheadFull)
+    clock.now = FORGOTTEN
+    assert room.refusal() is None
+
+
 def test_call_that_nobody_reserved_for_takes_a_place() -> None:
     room = Room(1)
     with room.hold("ch_1"):

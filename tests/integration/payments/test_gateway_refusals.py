@@ -6,6 +6,8 @@ import uuid
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from idempotency.client import BulkheadFull
 from payments import charges, refunds
@@ -19,9 +21,17 @@ from tests.plugins.gateway import GatewayProcess
 MINIMUM = 20
 
 
-@pytest.fixture
-def one_call(gateway: GatewayProcess, settings: Any) -> GatewayProcess:
-    """A gateway that one attempt is made at, one call at a time."""
+@pytest.fixture(params=["before the claim", "in the work"])
+def one_call(
+    gateway: GatewayProcess,
+    settings: Any,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> GatewayProcess:
+    """A gateway that one attempt is made at, one call at a time. That there is no room is noticed
+    before the claim; in the work, when the room was taken in between."""
+    if request.param == "in the work":
+        monkeypatch.setattr(HttpGateway, "obstacle", lambda gateway: None)
     settings.PAYMENTS_GATEWAY = {"URL": gateway.url, "ATTEMPTS": 1, "CALLS": 1}
     return gateway
 
@@ -48,6 +58,15 @@ def test_a_charge_beyond_the_room_writes_nothing_and_its_key_is_used_again(
     assert one_call.ledger() == []
     assert acme.charge(key=key).status_code == 201
     assert len(one_call.ledger()) == 1
+
+
+def test_a_charge_beyond_the_room_is_refused_for_reads_alone(
+    acme: Api, gateway: GatewayProcess, settings: Any
+) -> None:
+    settings.PAYMENTS_GATEWAY = {"URL": gateway.url, "CALLS": 1}
+    with get_gateway().room_for("charge"), CaptureQueriesContext(connection) as sent:
+        refusal(acme.charge())
+    assert {query["sql"].split()[0] for query in sent} == {"SELECT"}
 
 
 def test_a_refund_beyond_the_room_sets_nothing_aside(acme: Api, one_call: GatewayProcess) -> None:

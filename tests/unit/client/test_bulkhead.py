@@ -21,6 +21,16 @@ def test_beyond_the_limit_a_call_is_refused_at_once() -> None:
     assert bulkhead.in_use == 0
 
 
+def test_whether_there_is_room_is_said_without_taking_it() -> None:
+    bulkhead = Bulkhead(1, retry_after=3.0)
+    assert bulkhead.refusal() is None
+    with bulkhead.slot():
+        refusal = bulkhead.refusal()
+        assert refusal is not None
+        assert (refusal.retry_after, bulkhead.in_use) == (3.0, 1)
+    assert (bulkhead.refusal(), bulkhead.in_use) == (None, 0)
+
+
 def test_room_comes_free_when_a_call_ends_with_an_error() -> None:
     bulkhead = Bulkhead(1)
     for _ in range(3):
