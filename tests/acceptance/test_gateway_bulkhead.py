@@ -58,8 +58,8 @@ def test_charges_that_stall_leave_a_thread_for_everybody_else(
             assert (answer.status_code, answer.json()["code"]) == (503, "downstream_unavailable")
             assert answer.json()["retry"] == "same_key"
             assert int(answer.headers["Retry-After"]) >= 1
-            assert stalled.rows(_OF_KEY, refused) == []
-            assert stalled.state(refused) == "failed"
+            assert stalled.rows(_CHARGE_OF, refused) == []
+            assert stalled.rows(_KEY, refused) == []  # it was not even claimed
 
             assert stalled.transfer(new_key()).status_code == 201
             assert stalled.get("/v1/charges").status_code == 200
@@ -73,4 +73,5 @@ def test_charges_that_stall_leave_a_thread_for_everybody_else(
 
 
 _PENDING = "SELECT id FROM payments_charge WHERE status = 'pending'"
-_OF_KEY = "SELECT id FROM payments_charge WHERE description = %s"
+_KEY = "SELECT id FROM idempotency_idempotencykey WHERE key = %s"
+_CHARGE_OF = "SELECT id FROM payments_charge WHERE description = %s"

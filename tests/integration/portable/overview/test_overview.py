@@ -44,6 +44,21 @@ def days(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "days_ahead", lambda using: 14)
 
 
+@pytest.fixture(autouse=True)
+def server() -> Iterator[redis.Redis]:
+    """Another test's open breaker would need somebody here; it rests for longer than that test."""
+    server = redis.Redis.from_url(str(chosen().redis_url))
+
+    def clear() -> None:
+        for name in server.scan_iter(f"{PREFIX}*"):
+            server.delete(name)
+
+    clear()
+    yield server
+    clear()
+    server.close()
+
+
 def keys_of(shown: Overview) -> Keys:
     assert shown.keys is not None
     return shown.keys
@@ -232,20 +247,6 @@ def test_keys_that_are_not_pruned_need_somebody() -> None:
 
 
 # What is called
-
-
-@pytest.fixture
-def server() -> Iterator[redis.Redis]:
-    server = redis.Redis.from_url(str(chosen().redis_url))
-
-    def clear() -> None:
-        for name in server.scan_iter(f"{PREFIX}*"):
-            server.delete(name)
-
-    clear()
-    yield server
-    clear()
-    server.close()
 
 
 def test_shared_breakers_and_budgets_are_told_those_that_are_open_first(
