@@ -98,6 +98,7 @@ def _take_a_database_of_valkey(worker: str) -> None:
 
 def _adjust_settings() -> None:
     from django.conf import settings
+    from django.core.servers.basehttp import WSGIRequestHandler
 
     from idempotency import traffic
 
@@ -110,5 +111,8 @@ def _adjust_settings() -> None:
     settings.REDIS_URL = settings.CELERY_BROKER_URL = url
     settings.IDEMPOTENCY["REDIS_URL"] = settings.PAYMENTS_GATEWAY["REDIS_URL"] = url
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    # Django's live server writes an answer in two pieces; the second would wait 40 ms for the
+    # client's delayed acknowledgement of the first.
+    WSGIRequestHandler.disable_nagle_algorithm = True
     # A thread that tells Redis what was counted would meddle with tests that cut it off.
     traffic.EVERY = threading.TIMEOUT_MAX
