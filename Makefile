@@ -17,8 +17,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# What a process imports is compiled once and not at each of the hundreds of starts, whatever the
+# environment says, and outside of the tree.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
+
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test mutants chaos specification kill-points bench lint lock messages screenshots clean
+.PHONY: help install run demo test newest mutants chaos specification kill-points bench lint lock messages screenshots clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -42,8 +47,13 @@ lint: install
 	DEBUG=1 $(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# Types are checked by one process, and packages installed by one: both at once.
+test: install
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint newest
 	$(BIN)/python -m tests.matrix
+
+newest: install
+	@$(BIN)/python -m tests.matrix --install
 
 mutants: install
 	$(BIN)/python -m tests.mutations

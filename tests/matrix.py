@@ -83,7 +83,11 @@ def _newer_interpreters() -> Iterator[str]:
                 yield candidate
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
+    """Run every variant; with ``--install`` only fetch what they need besides ``.venv``."""
+    if arguments == ["--install"]:
+        _newest_django()
+        return 0
     failed = []
     for variant in variants():
         if variant.skipped:
@@ -96,4 +100,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
