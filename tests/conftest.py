@@ -19,7 +19,12 @@ import pytest
 
 from config import embedded
 
-pytest_plugins = ["tests.plugins.fault_proxy", "tests.plugins.gateway", "tests.plugins.measured"]
+pytest_plugins = [
+    "tests.plugins.emptying",
+    "tests.plugins.fault_proxy",
+    "tests.plugins.gateway",
+    "tests.plugins.measured",
+]
 
 servers = pytest.StashKey[contextlib.ExitStack]()
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Three processes on two cores, for much of the time is waiting; a module stays in one, since its
+# Four processes on two cores, for much of the time is waiting; a module stays in one, since its
 # tests may share a server. In the order of the folders, acceptance first: xdist would begin with
 # the modules of the most tests, and end with the slowest test alone on the machine.
-PARALLEL = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+PARALLEL = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
 PORTABLE = [*PARALLEL, "tests/integration/portable"]
 PAGES = ("admin", "doubts", "observability", "overview", "privacy")
 
