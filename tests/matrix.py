@@ -1,6 +1,7 @@
 """`make test`: the portable suites on every other database and Django, then the whole suite.
 
-A variant that this machine cannot run is skipped and says why.
+The portable suites run beside each other, since each waits for a server of its own at its start and
+end. A variant that this machine cannot run is skipped and says why.
 """
 
 import os
@@ -8,15 +9,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Four processes on two cores, for much of the time is waiting; a module stays in one, since its
-# tests may share a server. In the order of the folders, acceptance first: xdist would begin with
-# the modules of the most tests, and end with the slowest test alone on the machine.
-PARALLEL = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
-PORTABLE = [*PARALLEL, "tests/integration/portable"]
+# A module stays in one process, since its tests may share a server. In the order of the folders,
+# acceptance first: xdist would begin with the modules of the most tests, and end with the slowest
+# test alone on the machine.
+PARALLEL = ["--dist", "loadfile", "--no-loadscope-reorder"]
+# Three processes on two cores, for much of the time is waiting.
+WHOLE = ["-n", "3", *PARALLEL, "--durations=15"]
+PORTABLE = ["-n", "2", *PARALLEL, "tests/integration/portable"]
 PAGES = ("admin", "doubts", "observability", "overview", "privacy")
 
 
@@ -32,12 +37,25 @@ class Variant:
     skipped: str = ""
 
     def passes(self) -> bool:
+        """Run it, and print what it says when it is done."""
+        if self.skipped:
+            print(f"\n--- {self.name}: skipped, {self.skipped}", flush=True)
+            return True
+        run = self._run(capture_output=True, text=True)
+        print(f"\n--- {self.name}\n{run.stdout}{run.stderr}", flush=True)
+        return run.returncode == 0
+
+    def passes_in_sight(self) -> bool:
+        """Run it, and let it print as it goes."""
         print(f"\n--- {self.name}", flush=True)
+        return self._run().returncode == 0
+
+    def _run(self, **options: Any) -> subprocess.CompletedProcess[str]:
         command = [self.python, "-m", "pytest", *self.arguments]
-        return subprocess.run(command, cwd=ROOT, env=os.environ | dict(self.env)).returncode == 0
+        return subprocess.run(command, cwd=ROOT, env=os.environ | dict(self.env), **options)
 
 
-def variants() -> Iterator[Variant]:
+def portable() -> Iterator[Variant]:
     """The oldest databases under the newest Django, as far as they are here: what breaks under
     either has a name in it. On SQLite the ORM, on PostgreSQL 15 the functions; the whole suite has
     both."""
@@ -55,7 +73,6 @@ def variants() -> Iterator[Variant]:
         env={"TEST_DATABASE": f"postgres:{bin_dir}", "TEST_STORES": "functions"},
         skipped="" if (bin_dir / "postgres").exists() else f"there is no {bin_dir}",
     )
-    yield Variant("the whole suite", [*PARALLEL, "--durations=15"])
 
 
 def _newest_django() -> tuple[str, str]:
@@ -88,12 +105,12 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--install"]:
         _newest_django()
         return 0
-    failed = []
-    for variant in variants():
-        if variant.skipped:
-            print(f"\n--- {variant.name}: skipped, {variant.skipped}", flush=True)
-        elif not variant.passes():
-            failed.append(variant.name)
+    chosen, whole = list(portable()), Variant("the whole suite", WHOLE)
+    with ThreadPoolExecutor(len(chosen)) as pool:
+        passed = list(pool.map(Variant.passes, chosen))
+    passed.append(whole.passes_in_sight())
+    pairs = zip([*chosen, whole], passed, strict=True)
+    failed = [variant.name for variant, good in pairs if not good]
     if failed:
         print(f"Failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

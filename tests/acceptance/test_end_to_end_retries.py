@@ -16,7 +16,7 @@ from tests.plugins.measured import Measure
 
 pytestmark = [pytest.mark.stack, pytest.mark.postgresql]
 
-CHARGES = repeats(1000, everyday=200)
+CHARGES = repeats(1000, everyday=100)
 MERCHANTS = 8
 #: Of ten answers, how many are lost.
 LOST = 3

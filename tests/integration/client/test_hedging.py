@@ -30,7 +30,7 @@ StartProxy = Callable[..., FaultProxy]
 
 POLICY = CallPolicy(attempts=1, attempt_timeout=PATIENCE, deadline=2 * PATIENCE)
 CONNECTIONS = 5
-HEDGES = repeats(10_000, everyday=2_000)
+HEDGES = repeats(10_000, everyday=1_000)
 
 
 class AtOnce(Hedging):

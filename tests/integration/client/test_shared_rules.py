@@ -21,6 +21,7 @@ from idempotency.client import shared
 from idempotency.client.breaker import Admission, BreakerOpen, BreakerPolicy, Outcome, State
 from idempotency.client.budget import BudgetPolicy, Ticket
 from idempotency.client.shared import RedisLink, SharedBreaker, SharedBudget
+from tests.counts import repeats
 from tests.unit.client.models import BreakerModel, BudgetModel, ModelAdmission
 
 TIME = "redis.call('TIME')"
@@ -190,7 +191,7 @@ class SharedBreakerMachine(SteeredMachine):
         self.settle_one(process, data.draw(st.sampled_from(self.calls)), outcome)
 
 
-few = settings(max_examples=60, stateful_step_count=40, deadline=None)
+few = settings(max_examples=repeats(60, 25), stateful_step_count=40, deadline=None)
 SharedBudgetMachine.TestCase.settings = few
 SharedBreakerMachine.TestCase.settings = few
 TestSharedBudgetAgainstTheModel = SharedBudgetMachine.TestCase
