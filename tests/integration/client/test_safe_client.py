@@ -15,9 +15,10 @@ import httpx2
 import pytest
 
 from idempotency.client.backoff import FullJitter
+from idempotency.client.breaker import BreakerPolicy, BreakerRegistry, CircuitBreaker
 from idempotency.client.budget import BudgetPolicy, RetryBudget
 from idempotency.client.messages import new_key
-from idempotency.client.policy import CallPolicy
+from idempotency.client.policy import CallPolicy, Options
 from idempotency.client.safe_client import AsyncSafeClient, SafeClient
 from tests.acceptance.test_wheel import install, run, wheel
 from tests.integration.client.loopback import PATIENCE, Answer, Seen, Server
@@ -122,14 +123,19 @@ def test_with_30_percent_of_the_answers_lost_every_charge_is_made_once(
     proxy = start_proxy(start_server(charges).url)
     proxy.choose = lambda head: Fault.LOSE if rng.random() < 0.3 else Fault.PASS
     policy = CallPolicy(attempts=12, attempt_timeout=PATIENCE, backoff=FullJitter(0.001, 0.01))
-    budget = RetryBudget(BudgetPolicy(ratio=2, floor=50))
+    # Of 300 at once those that are lost come back first, and look like an outage.
+    patient = BreakerPolicy(minimum_calls=10 * calls)
+    options: Options = {
+        "budget": RetryBudget(BudgetPolicy(ratio=2, floor=50)),
+        "breakers": BreakerRegistry(lambda *names: CircuitBreaker(patient)),
+    }
     if kind == "thread":
-        with SafeClient(proxy.url, policy=policy, budget=budget) as client:
+        with SafeClient(proxy.url, policy=policy, **options) as client:
             answers = [client.post("/v1/charges", json={"n": n}).json()["id"] for n in range(calls)]
     else:
 
         async def main() -> list[str]:
-            async with AsyncSafeClient(proxy.url, policy=policy, budget=budget) as client:
+            async with AsyncSafeClient(proxy.url, policy=policy, **options) as client:
                 posts = [client.post("/v1/charges", json={"n": n}) for n in range(calls)]
                 return [answer.json()["id"] for answer in await asyncio.gather(*posts)]
 
