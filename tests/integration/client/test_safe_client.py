@@ -124,7 +124,7 @@ def test_with_30_percent_of_the_answers_lost_every_charge_is_made_once(
     proxy.choose = lambda head: Fault.LOSE if rng.random() < 0.3 else Fault.PASS
     policy = CallPolicy(attempts=12, attempt_timeout=PATIENCE, backoff=FullJitter(0.001, 0.01))
     # Of 300 at once those that are lost come back first, and look like an outage.
-    patient = BreakerPolicy(minimum_calls=10 * calls)
+    patient = BreakerPolicy(minimum_calls=10 * calls, lease=2 * PATIENCE)
     options: Options = {
         "budget": RetryBudget(BudgetPolicy(ratio=2, floor=50)),
         "breakers": BreakerRegistry(lambda *names: CircuitBreaker(patient)),
