@@ -12,11 +12,15 @@ The engine runs whole: new key, digest, claim, admission, signals, transaction, 
 HTTP is left out, and the handler's ORM: its INSERT is one ``cursor.execute``. pgbench gets its keys
 for nothing: they are digits that it draws.
 
-Blocks alternate on one table, and each pair gives a ratio; the median of the ratios counts.
+A third contender shows what of the difference is Python's: psycopg alone, sending those statements
+from as many threads, with no engine and no Django.
+
+Blocks alternate on one table, and each round gives ratios; the median of the ratios counts.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import statistics
@@ -25,8 +29,9 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks import clients, figures, servers
 
@@ -137,6 +142,29 @@ def requests() -> Iterator[None]:
         yield
 
 
+def driver() -> Iterator[None]:
+    """The same statements by psycopg alone: one keyed request for each step."""
+    import psycopg
+
+    from idempotency.stores import postgres
+
+    connection = psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, prepare_threshold=5)
+    claiming, other = connection.cursor(), psycopg.ClientCursor(connection)
+    lease, ttl, body = timedelta(seconds=30), timedelta(days=1), BODY.encode()
+    while True:
+        owner = uuid.uuid4()
+        digest = hashlib.sha256(owner.bytes).digest()
+        claim = [digest, str(owner), ROUTE, TENANT, FINGERPRINT, 1, owner, lease, True, None]
+        claiming.execute(postgres._CLAIM, claim)
+        row: Any = claiming.fetchone()
+        other.execute("BEGIN")
+        other.execute("INSERT INTO bench_work (note) VALUES (%s)", ["1" * 19])
+        completion = [row[1], owner, 201, HEADERS, body, ttl, None]
+        other.execute(postgres._COMPLETE_AND_COMMIT, completion)
+        other.fetchone()
+        yield
+
+
 def main() -> int:
     parser = figures.parser("engine")
     parser.add_argument("--seconds", type=int, default=5, help="of each block")
@@ -155,20 +183,30 @@ def _compare(postgres: Postgres, folder: Path, seconds: int, rounds: int) -> fig
         cursor.execute(TABLE)
     session: str = connection.settings_dict["OPTIONS"]["options"]
     connections.close_all()  # before the fork
-    engines, pgbench = clients.Clients(requests), Pgbench(postgres, folder, session)
-    pgbench.rate(1), engines.run(1)  # the server's caches
+    engines, drivers = clients.Clients(requests), clients.Clients(driver)
+    pgbench = Pgbench(postgres, folder, session)
+    contenders = {
+        "pgbench": pgbench.rate,
+        "psycopg": lambda seconds: len(drivers.run(seconds)) / seconds,
+        "engine": lambda seconds: len(engines.run(seconds)) / seconds,
+    }
+    for run in contenders.values():
+        run(1)  # the server's caches
     report = figures.Report("engine")
     rates = []
     for _ in range(rounds):
-        rates.append(
-            {"pgbench": pgbench.rate(seconds), "engine": len(engines.run(seconds)) / seconds}
-        )
+        rates.append({name: run(seconds) for name, run in contenders.items()})
         print(*(f"{name} {rate:8.0f}/s" for name, rate in rates[-1].items()), flush=True)
     report.details["rates"] = rates
-    for name in ("pgbench", "engine"):
+    for name in contenders:
         report.add(f"{name}, median", statistics.median(one[name] for one in rates), "/s")
-    ratio = statistics.median(one["engine"] / one["pgbench"] for one in rates)
-    report.add("engine over pgbench, median of the pairs", ratio, least=LEAST)
+
+    def ratio(one: str, other: str) -> float:
+        return statistics.median(rate[one] / rate[other] for rate in rates)
+
+    report.add("psycopg over pgbench", ratio("psycopg", "pgbench"))
+    report.add("engine over psycopg", ratio("engine", "psycopg"))
+    report.add("engine over pgbench", ratio("engine", "pgbench"), least=LEAST)
     return report
 
 
