@@ -15,7 +15,7 @@ is given back before the work: failed again, or suspended at its recovery point.
 since the refusal makes the budget scarce, and the next such request is turned away by the look.
 
 What executes nothing is never refused: a replay, and the news that a key is in doubt. A replay
-gives its ticket back.
+gives its ticket back, and so does what an obstacle turns away.
 
 An *obstacle* is what the view knows against its work without asking anybody: every place for a call
 of the gateway is taken, say. The work itself would find it too, but after a claim that then has to
@@ -108,7 +108,9 @@ class Admission:
         if standing is Standing.ANSWERED:
             return
         if obstacle is not None and standing is Standing.NEW:
-            raise obstacle  # "nothing happened", which nobody knows of a key that ran before
+            # "Nothing happened", which nobody knows of a key that ran before.
+            self.refund()
+            raise obstacle
         repeated = self._marked or standing is Standing.REPEATABLE
         if in_question and repeated and not self._pay():
             raise BudgetExhausted
@@ -140,7 +142,7 @@ class Admission:
             raise
 
     def refund(self) -> None:
-        """It ran nothing after all: it is a replay."""
+        """It ran nothing after all: it is a replay, or was turned away by what is in its way."""
         if self._budget is not None and self._ticket is not None:
             self._budget.refund(self._ticket)
             self._ticket = None

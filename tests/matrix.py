@@ -41,7 +41,7 @@ class Variant:
         if self.skipped:
             print(f"\n--- {self.name}: skipped, {self.skipped}", flush=True)
             return True
-        run = self._run(capture_output=True, text=True)
+        run = self._run(capture_output=True, text=True, errors="replace")
         print(f"\n--- {self.name}\n{run.stdout}{run.stderr}", flush=True)
         return run.returncode == 0
 

@@ -8,6 +8,7 @@ starts the suite's servers once for every guard.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -255,6 +256,13 @@ MUTATIONS = (
         "if obstacle is not None and standing is Standing.NEW:",
         "if False:",
         "test_a_new_key_is_refused_for_one_read_and_used_again",
+    ),
+    Mutation(
+        "the refund of what an obstacle turns away",
+        "idempotency/admission.py",
+        "            self.refund()\n            raise obstacle\n",
+        "            raise obstacle\n",
+        "test_what_an_obstacle_turns_away_gives_its_ticket_back[in the process]",
     ),
     Mutation(
         "what is in the way of new keys only",
@@ -975,7 +983,9 @@ def _find(copy: Path, test: str) -> str:
 
 def _run(copy: Path, *tests: str) -> int:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header"]
-    finished = subprocess.run([*command, *tests], cwd=copy, capture_output=True, text=True)
+    # Of files that are gone with the copy.
+    env = os.environ | {"PYTHONPYCACHEPREFIX": str(copy.parent / "bytecode")}
+    finished = subprocess.run([*command, *tests], cwd=copy, env=env, capture_output=True, text=True)
     if finished.returncode not in (PASSED, FAILED):
         print(finished.stdout[-2000:], finished.stderr[-2000:])
     return finished.returncode

@@ -16,9 +16,9 @@ __all__ = ["Bulkhead", "BulkheadFull"]
 
 
 class BulkheadFull(CallNotSent):
-    """As many calls as allowed are under way. Nothing was sent."""
+    """As many calls as allowed are under way. This attempt sent nothing."""
 
-    default_detail = "Too many calls to this service are under way. Nothing was sent."
+    default_detail = "Too many calls to this service are under way. This attempt sent nothing."
 
 
 class Bulkhead:

@@ -104,11 +104,13 @@ class IdempotencyMixin:
         return protection.scope_of(route, self.get_idempotency_tenant(), key, policy)
 
     def get_idempotency_obstacle(self) -> CallNotSent | None:
-        """What is known to be in the way of the work, without asking anybody; None: nothing.
+        """What is known to be in the way of the work, without asking anybody: a new error each
+        time. None: nothing.
 
         Override it where the work needs something scarce, such as a place in a bulkhead. A new key,
-        which would only be claimed and given back, is then refused with that error for one read;
-        for any other key all is as ever. The work still has to take what it needs.
+        which would only be claimed and given back, is then refused with that error for one read,
+        before the handler looks at the body; for any other key all is as ever. The work still has
+        to take what it needs.
         """
         return None
 

@@ -145,10 +145,14 @@ def requests() -> Iterator[None]:
 def driver() -> Iterator[None]:
     """The same statements by psycopg alone: one keyed request for each step."""
     import psycopg
+    from django.conf import settings
 
     from idempotency.stores import postgres
 
-    connection = psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, prepare_threshold=5)
+    session = settings.DATABASES["default"]["OPTIONS"]["options"]
+    connection = psycopg.connect(
+        os.environ["DATABASE_URL"], autocommit=True, prepare_threshold=5, options=session
+    )
     claiming, other = connection.cursor(), psycopg.ClientCursor(connection)
     lease, ttl, body = timedelta(seconds=30), timedelta(days=1), BODY.encode()
     while True:

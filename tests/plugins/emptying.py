@@ -47,7 +47,10 @@ def _delete(connection: Any) -> None:
 
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        emptied = [connection.ops.quote_name(table) for table in sorted(set(tables) - KEPT)]
         if connection.vendor == "postgresql":
             cursor.execute("SET LOCAL session_replication_role = replica")
-        for table in set(tables) - KEPT:
-            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")  # noqa: S608
+            # As TRUNCATE does, wait for whoever still writes: a thread that the test left behind.
+            cursor.execute(f"LOCK TABLE {', '.join(emptied)} IN EXCLUSIVE MODE")
+        for table in emptied:
+            cursor.execute(f"DELETE FROM {table}")  # noqa: S608

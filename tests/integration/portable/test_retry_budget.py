@@ -14,13 +14,14 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from idempotency import signals
+from idempotency.client import BulkheadFull
 from idempotency.client.budget import BudgetPolicy, RetryBudget
 from idempotency.models import IdempotencyKey
 from idempotency.rest_framework import RetryBudgetThrottle
 from idempotency.retry_budget import ServiceBudget
 from idempotency.testing import resume_operations
+from tests.integration.portable import budgeted, views
 from tests.integration.portable import elsewhere as other_side
-from tests.integration.portable import views
 from tests.integration.portable.api import (
     Api,
     abandon,
@@ -476,6 +477,18 @@ def test_fresh_requests_are_served_and_cost_a_statement_more_only_while_the_budg
     assert cost() == quiet + 1
     clock.now += 60
     assert cost() == quiet
+
+
+def test_what_an_obstacle_turns_away_gives_its_ticket_back(
+    api: Api, allow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(floor=1)
+    with monkeypatch.context() as full:
+        full.setattr(budgeted.ThingView, "get_idempotency_obstacle", lambda view: BulkheadFull())
+        for _ in range(3):
+            assert_problem(api.post("/things", {}, "k", **RETRY), 503, "downstream_unavailable")
+
+    assert api.post("/things", {}, "k", **RETRY).status_code == 201
 
 
 # The order of checks
