@@ -49,7 +49,7 @@ lint: install
 
 # Types are checked by one process, and packages installed by one: both at once.
 test: install
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint newest
+	@$(MAKE) --no-print-directory --jobs=2 lint newest
 	$(BIN)/python -m tests.matrix
 
 newest: install
