@@ -25,13 +25,14 @@ Times = list[tuple[int, int]]
 class Clients:
     """Start them before this process opens a connection: they are forked."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: Requests, *, pause: float = 0.0) -> None:
+        """``pause``: seconds between two requests of a client, which are not timed."""
         context = multiprocessing.get_context("fork")
         self._stop: Any = context.RawValue(ctypes.c_bool, False)
         self._pipes: list[Connection] = []
         for _ in range(PROCESSES):
             ours, theirs = context.Pipe()
-            arguments = (requests, theirs, self._stop)
+            arguments = (requests, theirs, self._stop, pause)
             context.Process(target=_serve, args=arguments, daemon=True).start()
             self._pipes.append(ours)
 
@@ -57,7 +58,7 @@ class Clients:
         return self.end()
 
 
-def _serve(requests: Requests, pipe: Connection, stop: Any) -> None:
+def _serve(requests: Requests, pipe: Connection, stop: Any, pause: float) -> None:
     done: list[array[int]] = [array("q") for _ in range(THREADS)]
     barrier = threading.Barrier(THREADS + 1)
 
@@ -70,6 +71,8 @@ def _serve(requests: Requests, pipe: Connection, stop: Any) -> None:
                 began = time.monotonic_ns()
                 next(client)
                 mine.extend((began, time.monotonic_ns() - began))
+                if pause:
+                    time.sleep(pause)
             barrier.wait()
 
     for mine in done:

@@ -3,10 +3,10 @@
     python -m tests.benchmarks.day_drop [--responses 10000000] [--days 8] [--data FOLDER]
                                         [--results FOLDER]
 
-Eight clients claim new keys as fast as they can. Meanwhile one DELETE empties an old day and a
-VACUUM gives its space back; then the product's own job (``drop_expired_partitions``) drops another
-day of as many responses. Before each the day is put out of the system's cache, as a day of a month
-ago would be.
+Eight clients claim new keys, more than a thousand a second together, which leaves the processors
+time for something else. Meanwhile one DELETE empties an old day and a VACUUM gives its space back;
+then the product's own job (``drop_expired_partitions``) drops another day of as many responses.
+Before each the day is put out of the system's cache, as a day of a month ago would be.
 
 Two things are compared. *Gone*: from the DELETE's start to its COMMIT, and from the job's DETACH
 CONCURRENTLY until another session does not find the table any more. *Space back*: DELETE and VACUUM
@@ -44,6 +44,9 @@ from tests.benchmarks import clients, figures, servers
 LEAST_FASTER, MOST_P99 = 100, 1.3
 #: Seconds of a quiet window.
 QUIET = 3.0
+#: Seconds between two claims of a client. Without any the processors have no time left, and what
+#: would be seen is that the job has its share of them.
+PAUSE = 0.005
 #: How old the oldest day is; each later one is a day younger.
 OLDEST = 100
 FILL = """
@@ -91,7 +94,7 @@ def _run(options: argparse.Namespace, data: Path) -> int:
     from django.db import connections
 
     connections.close_all()  # before the fork
-    claiming = clients.Clients(claims)
+    claiming = clients.Clients(claims, pause=PAUSE)
     sizes = [options.responses] * 2 + [options.responses // 20] * options.days
     days = [_today() - timedelta(days=OLDEST - number) for number in range(len(sizes))]
     with Window() as filling:
