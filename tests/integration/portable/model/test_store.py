@@ -19,7 +19,7 @@ def test_every_store_does_what_the_reference_does(each_store: str) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=repeats(300, 12),
+            max_examples=repeats(3000, 12),
             stateful_step_count=repeats(50, 25),
             deadline=None,
             suppress_health_check=list(HealthCheck),
