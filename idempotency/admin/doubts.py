@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.contrib.admin.options import ModelAdmin
 from django.core.exceptions import PermissionDenied
-from django.db import router, transaction
+from django.db import router
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, reverse
@@ -25,7 +25,7 @@ from idempotency.admin.seen import record_number
 from idempotency.approvals import Stake, stake_of
 from idempotency.doubts import Place
 from idempotency.models import Doubt, IdempotencyKey, MessageState, OutboxMessage, Proposal
-from idempotency.stores import clock
+from idempotency.stores import clock, sessions
 
 if TYPE_CHECKING:
     ModelAdminOf = ModelAdmin[Doubt]  # generic for the type checker only
@@ -117,7 +117,7 @@ class DoubtAdmin(ModelAdminOf):
         }
         return self.page(request, "doubt/queue.html", context)
 
-    @transaction.non_atomic_requests  # under ATOMIC_REQUESTS: settling commits in two steps
+    @sessions.non_atomic  # under ATOMIC_REQUESTS: settling commits in two steps
     def change_view(
         self,
         request: HttpRequest,

@@ -6,7 +6,6 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
@@ -26,7 +25,7 @@ from idempotency.admin.seen import read_ids
 from idempotency.core.keys import log_digest
 from idempotency.models import IdempotencyKey, KeyEvent, StoredResponse
 from idempotency.search import find_keys
-from idempotency.stores import clock
+from idempotency.stores import clock, sessions
 
 #: Events on a key's page; the list of events has the others.
 SHOWN_EVENTS = 100
@@ -196,7 +195,7 @@ class IdempotencyKeyAdmin(LargeTableAdmin):
         name = f"{self.opts.app_label}_{self.opts.model_name}_force_fail"
         return [path("force-fail/", view, name=name), *super().get_urls()]
 
-    @transaction.non_atomic_requests  # each key is ended by itself, or not
+    @sessions.non_atomic  # each key is ended by itself, or not
     def force_fail_view(self, request: HttpRequest) -> HttpResponse:
         """The page that asks, and the POST that does it."""
         return force_fail.view(self, request)

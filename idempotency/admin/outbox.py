@@ -8,7 +8,6 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
@@ -26,7 +25,7 @@ from idempotency.admin.outbox_decisions import DECISIONS
 from idempotency.models import DeliveryKind, MessageState, OutboxMessage
 from idempotency.outbox import channels
 from idempotency.outbox.claims import UNFINISHED
-from idempotency.stores import clock
+from idempotency.stores import clock, sessions
 
 #: Lines of a message's history on its page: the newest.
 SHOWN_EVENTS = 100
@@ -211,7 +210,7 @@ class OutboxMessageAdmin(LargeTableAdmin):
         ]
         return [*pages, *super().get_urls()]
 
-    @transaction.non_atomic_requests  # each message is decided about by itself
+    @sessions.non_atomic  # each message is decided about by itself
     def decide_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """The page that asks, and the POST that does it."""
         return outbox_decisions.view(self, request, DECISIONS[name])

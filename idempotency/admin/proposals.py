@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db import OperationalError, transaction
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
@@ -28,7 +28,7 @@ from idempotency.encryption import Unreadable
 from idempotency.inspection import facts_of
 from idempotency.models import Choice, IdempotencyKey, Proposal, ProposalStatus
 from idempotency.operators import Seen
-from idempotency.stores import clock
+from idempotency.stores import clock, sessions
 
 TONES = {
     ProposalStatus.OPEN: "stuck",
@@ -110,7 +110,7 @@ class ProposalAdmin(LargeTableAdmin):
         kept = {f"{self.opts.app_label}_{self.opts.model_name}_{page}" for page in _PAGES}
         return [url for url in super().get_urls() if url.name in kept]
 
-    @transaction.non_atomic_requests  # under ATOMIC_REQUESTS: settling commits in two steps
+    @sessions.non_atomic  # under ATOMIC_REQUESTS: settling commits in two steps
     def change_view(
         self,
         request: HttpRequest,

@@ -22,7 +22,7 @@ from django.core.exceptions import (
     RequestDataTooBig,
     SuspiciousOperation,
 )
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
@@ -34,6 +34,7 @@ from idempotency.execution import Execution
 from idempotency.http import deadlines, protection, requests
 from idempotency.http.problems import problem_response
 from idempotency.operations import Operation, Reply
+from idempotency.stores import sessions
 
 View = Callable[..., Any]
 
@@ -81,7 +82,7 @@ def idempotent(
 
         protected.idempotency_policy = choices  # type: ignore[attr-defined]
         # ATOMIC_REQUESTS would put the claim inside the work's transaction.
-        return transaction.non_atomic_requests(protected)
+        return sessions.non_atomic(protected)
 
     return decorate if view is None else decorate(view)
 

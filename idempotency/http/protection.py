@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import router, transaction
+from django.db import transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -16,17 +16,11 @@ from idempotency.core.policies import Policy, Verdict
 from idempotency.engine import Answer, Engine, Handled, KeyedRequest, Work
 from idempotency.http.problems import problem_response
 from idempotency.http.recording import record, respond
-from idempotency.models import IdempotencyKey
 from idempotency.stores import get_store
-from idempotency.stores.sessions import demand_unmarked
+from idempotency.stores.sessions import demand_unmarked, keys_database
 
 #: Characters the tenant column holds.
 TENANT_LENGTH = 255
-
-
-def keys_database() -> str:
-    """The alias that keys, and therefore the work, are written to."""
-    return router.db_for_write(IdempotencyKey)
 
 
 def scope_of(route: str, tenant: str, key: str, policy: Policy) -> Scope:

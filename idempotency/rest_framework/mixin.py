@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured, RequestDataTooBig
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
 from django.http.response import HttpResponseBase
 from rest_framework.exceptions import APIException, ParseError
 from rest_framework.request import Request
@@ -25,6 +25,7 @@ from idempotency.http.decorators import CLIENT_ERRORS
 from idempotency.http.problems import problem_response
 from idempotency.operations import Operation, Reply
 from idempotency.retry_budget import ServiceBudget
+from idempotency.stores import sessions
 
 try:
     from idempotency.rest_framework.openapi import IdempotencyAutoSchema as _Schema
@@ -73,7 +74,7 @@ class IdempotencyMixin:
                 "belongs to all of a view. Make a subclass, or name actions in idempotency_actions."
             )
         view = super().as_view(*args, **kwargs)  # type: ignore[misc]
-        return transaction.non_atomic_requests(view)
+        return sessions.non_atomic(view)
 
     @classmethod
     def get_idempotency_policy(cls) -> Policy:

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from django.db import connections, transaction
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db import connections, router, transaction
+
+from idempotency.models import IdempotencyKey
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+def keys_database() -> str:
+    """The alias that keys, and therefore the work, are written to."""
+    return router.db_for_write(IdempotencyKey)
+
+
+def non_atomic(view: View) -> View:
+    """Exempt a view from ATOMIC_REQUESTS on the keys' database, which need not be the default one:
+    what has to commit in more than one step cannot be in a transaction of the request."""
+    exempt: Callable[[View], View] = transaction.non_atomic_requests(using=keys_database())
+    return exempt(view)
 
 
 class Commit:
