@@ -255,6 +255,8 @@ REST_FRAMEWORK = {
     "EXCEPTION_HANDLER": "payments.exception_handler.exception_handler",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
+    # The document has one version. Any other would go into a header of its answer as it came.
+    "ALLOWED_VERSIONS": ["1.0.0"],
 }
 
 SPECTACULAR_SETTINGS = {

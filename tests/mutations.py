@@ -927,6 +927,13 @@ MUTATIONS = (
         "",
         "test_members_that_are_masked_are_hidden_from_whoever_may_see_bodies",
     ),
+    Mutation(
+        "ATOMIC_REQUESTS: the database of the keys",
+        "idempotency/stores/sessions.py",
+        "non_atomic_requests(using=keys_database())",
+        'non_atomic_requests(using="default")',
+        "test_view_is_exempt_on_the_database_of_its_keys[mixin]",
+    ),
 )
 
 

@@ -31,7 +31,9 @@ def plain(request: HttpRequest) -> HttpResponse:
 
 
 @pytest.mark.parametrize(
-    "protect", [Protected.as_view, lambda: idempotent(plain), lambda: non_atomic(plain)]
+    "protect",
+    [Protected.as_view, lambda: idempotent(plain), lambda: non_atomic(plain)],
+    ids=["mixin", "decorator", "page"],
 )
 def test_view_is_exempt_on_the_database_of_its_keys(settings: Any, protect: Any) -> None:
     settings.DATABASE_ROUTERS = [f"{__name__}.KeysElsewhere"]

@@ -50,6 +50,15 @@ def schema() -> dict[str, Any]:
     return document
 
 
+@pytest.mark.parametrize("version", ["9", "a%0d%0aSet-Cookie:x", "%00", "%22;x"])
+def test_a_version_that_there_is_not_gets_into_no_header(version: str) -> None:
+    answer = Client().get(f"/api/schema/?version={version}")
+    assert (answer.status_code, answer["Content-Disposition"]) == (
+        200,
+        'inline; filename="Payments.yaml"',
+    )
+
+
 def test_every_route_of_the_api_is_in_the_document() -> None:
     assert set(schema()["paths"]) == {
         "/healthz",
