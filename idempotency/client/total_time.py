@@ -85,6 +85,9 @@ class SyncPoolOptions(PoolOptions, total=False):
     #: looks the name up again between its word and the connection. Certificates are checked for
     #: the name. It should be bounded in time: the attempt's own bound does not reach into it.
     resolve: Callable[[str, int], list[str]]
+    #: True: an answer is its status and headers. A body that is too long, too slow or broken is
+    #: cut, where otherwise there would be no answer.
+    headers_suffice: bool
 
 
 class _Pool:
@@ -93,6 +96,7 @@ class _Pool:
     def __init__(self, **options: Unpack[SyncPoolOptions]) -> None:
         proxy = options.get("proxy")
         self._max_answer = options.get("max_answer", MAX_ANSWER)
+        self._headers_suffice = options.get("headers_suffice", False)
         self._options: dict[str, Any] = {
             "ssl_context": httpx2.create_ssl_context(verify=options.get("verify", True)),
             "proxy": None if proxy is None else httpcore2.Proxy(proxy),
@@ -123,14 +127,21 @@ class DeadlineTransport(_Pool, httpx2.BaseTransport):
             response = self._pool.handle_request(_translated(request, request.read()))
             body = bytearray()
             try:
-                for chunk in response.iter_stream():
-                    self._take(body, chunk)
+                self._read(response, body)
                 attempt.let_go()
             finally:
                 response.close()
         if cancellation is not None and cancellation.cancelled:
             raise CallCancelled(_LOST)  # its end may be ours and not the server's
         return httpx2.Response(response.status, headers=response.headers, content=bytes(body))
+
+    def _read(self, response: httpcore2.Response, body: bytearray) -> None:
+        try:
+            for chunk in response.iter_stream():
+                self._take(body, chunk)
+        except (*_THEIRS, httpx2.ReadError):
+            if not self._headers_suffice:
+                raise
 
     def close(self) -> None:
         """Close every connection."""

@@ -19,7 +19,8 @@ from payments.exceptions import RefusedUrl
 from payments.webhooks import conf, endpoints, signatures
 from payments.webhooks.addresses import AddressBook, LookUpFailed, check_form
 
-#: Bytes of an answer that are read; its status is all that counts.
+#: Bytes of an answer that are read. Its status is all that counts: a receiver that has said 200
+#: and then goes on without end, or breaks off, has the message, and would act on it again.
 MAX_ANSWER = 64 * 1024
 GONE = 410
 
@@ -36,7 +37,11 @@ class Postman:
         book = book or AddressBook()
         # A connection is not kept: each delivery looks the name up, and checks it, anew.
         self._transport = Httpx2Transport(
-            resolve=book.addresses, max_answer=MAX_ANSWER, idle=0, **options
+            resolve=book.addresses,
+            max_answer=MAX_ANSWER,
+            headers_suffice=True,
+            idle=0,
+            **options,
         )
 
     def post(self, url: str, body: str, headers: dict[str, str]) -> httpx2.Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import subprocess
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -132,10 +133,32 @@ def test_a_proxy_in_the_environment_is_not_asked(
     assert (len(server.seen), proxy.seen) == (1, [])
 
 
-def test_an_answer_that_does_not_end_is_cut_off(start: Callable[..., Server]) -> None:
-    server = start(body=b"x" * (delivery.MAX_ANSWER + 1))
-    with pytest.raises(NoAnswer):
-        post(Postman(AddressBook(Names("127.0.0.1"))), url_of(server))
+def test_an_answer_that_does_not_end_is_cut_off_and_counts(start: Callable[..., Server]) -> None:
+    server = start(body=b"x" * 100 * delivery.MAX_ANSWER)
+    answer = post(Postman(AddressBook(Names("127.0.0.1"))), url_of(server))
+    assert isinstance(delivery.ending_of(answer), Delivered)
+    assert len(answer.content) < 3 * delivery.MAX_ANSWER
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_an_answer_that_breaks_off_counts_by_its_status(status: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=break_off, args=(listening, status), daemon=True)
+        server.start()
+        url = f"http://{NAME}:{listening.getsockname()[1]}/hook"
+        answer = post(Postman(AddressBook(Names("127.0.0.1"))), url)
+        server.join()
+    assert isinstance(delivery.ending_of(answer), Delivered if status == 200 else Retry)
+
+
+def break_off(listening: socket.socket, status: int) -> None:
+    """Read one request, and end the answer before its end."""
+    connection, _ = listening.accept()
+    with connection:
+        seen = b""
+        while b"\r\n\r\n{}" not in seen:
+            seen += connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 %d X\r\nContent-Length: 10\r\n\r\n{" % status)
 
 
 def test_the_certificate_has_to_be_the_names(start: Callable[..., Server], tmp_path: Path) -> None:
