@@ -25,6 +25,7 @@ redact = redactor(r"\bsk_\w{4,}", r"(pin=)\d+")
         ("Authorization: Bearer abc.def", f"Authorization: Bearer {HIDDEN}"),
         ('DETAIL:  Failing row contains (1, "8e03").\nnext', f"DETAIL:  {HIDDEN}\nnext"),
         ("with sk_live_8e03", f"with {HIDDEN}"),
+        ("sk_live_8e03", HIDDEN),
         ("pin=1234", f"pin={HIDDEN}"),
         ('{"client_secret": "8e03"}', f'{{"client_secret": {HIDDEN}}}'),
         ('{"card_number":8e03,"last4":1}', f'{{"card_number":{HIDDEN},"last4":1}}'),
