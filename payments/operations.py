@@ -7,15 +7,17 @@ A gateway that cannot be asked now is known before anything is written: `prepare
 CallNotSent, and all that is left is the key, to be used again.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from rest_framework.request import Request
 
-from idempotency.operations import Amount, Done, Operation, Outcome, Refused, Reply
+from idempotency.operations import Amount, Done, Operation, Outcome, Refused, Reply, Unknown
 from payments import charges, currencies, exceptions, problems, refunds
 from payments.api import key_id_of
 from payments.authentication import merchant_of
 from payments.exception_handler import problem_of, refusals
+from payments.gateways.base import Gateway
 from payments.gateways.choice import get_gateway
 from payments.models import Charge, Refund
 from payments.preconditions import etag
@@ -33,7 +35,30 @@ class OfGateway:
 
 
 class AtGateway(Operation):
-    """What people may have to decide about: how much it is, and how the gateway ended it."""
+    """A call that is in the books of one gateway, and what people may have to decide about it: how
+    much it is, and how the gateway ended it."""
+
+    def call(self, context: dict[str, Any], key: str) -> Outcome:
+        return self.ask(context, lambda gateway: self.call_at(gateway, context, key))
+
+    def look_up(self, context: dict[str, Any], key: str) -> Outcome:
+        return self.ask(context, lambda gateway: self.look_up_at(gateway, context, key))
+
+    def ask(self, context: dict[str, Any], question: Callable[[Gateway], Outcome]) -> Outcome:
+        """Ask the gateway of the settings, if it is the one that the operation was prepared for:
+        another one would move the money again, or say that none moved."""
+        gateway = get_gateway()
+        if context["books"] != gateway.books:
+            return Unknown(f"it is in the books of {context['books']}, not of {gateway.books}")
+        return question(gateway)
+
+    def call_at(self, gateway: Gateway, context: dict[str, Any], key: str) -> Outcome:
+        """Make the call."""
+        raise NotImplementedError
+
+    def look_up_at(self, gateway: Gateway, context: dict[str, Any], key: str) -> Outcome:
+        """Ask what became of it."""
+        raise NotImplementedError
 
     def amount_of(self, context: dict[str, Any]) -> Amount | None:
         # A refund of a release before ours has no currency: it counts as above every limit.
@@ -57,22 +82,23 @@ class CreateCharge(AtGateway):
 
     def prepare(self, request: Request) -> dict[str, Any] | Reply:
         arguments = dict(self.arguments)
-        source = arguments.pop("source")
-        with get_gateway().room_for("charge") as room:
+        source, gateway = arguments.pop("source"), get_gateway()
+        with gateway.room_for("charge") as room:
             charge = charges.create_pending(
                 merchant=merchant_of(request), key_id=key_id_of(request), **arguments
             )
             room.keep_for(charge.public_id)
         return {
             "base": problems.base_of(request),
+            "books": gateway.books,
             "charge": charge.public_id,
             "amount": charge.amount,
             "currency": charge.currency,
             "source": source,
         }
 
-    def call(self, context: dict[str, Any], key: str) -> Outcome:
-        return get_gateway().charge(
+    def call_at(self, gateway: Gateway, context: dict[str, Any], key: str) -> Outcome:
+        return gateway.charge(
             amount=context["amount"],
             currency=context["currency"],
             source=context["source"],
@@ -80,8 +106,8 @@ class CreateCharge(AtGateway):
             key=key,
         )
 
-    def look_up(self, context: dict[str, Any], key: str) -> Outcome:
-        return get_gateway().find_charge(reference=context["charge"], key=key)
+    def look_up_at(self, gateway: Gateway, context: dict[str, Any], key: str) -> Outcome:
+        return gateway.find_charge(reference=context["charge"], key=key)
 
     def finalize(self, context: dict[str, Any], outcome: Done | Refused) -> Reply:
         if isinstance(outcome, Refused):
@@ -106,8 +132,9 @@ class CreateRefund(AtGateway):
     downstream_dedupes_for = OfGateway("dedupes_for")
 
     def prepare(self, request: Request) -> dict[str, Any] | Reply:
+        gateway = get_gateway()
         try:
-            with get_gateway().room_for("refund") as room, refusals(of=exceptions.NotFound):
+            with gateway.room_for("refund") as room, refusals(of=exceptions.NotFound):
                 refund = refunds.create_pending(
                     merchant=merchant_of(request),
                     charge_id=self.arguments["charge"],
@@ -124,22 +151,23 @@ class CreateRefund(AtGateway):
             return _problem(problem_of(refusal, base=problems.base_of(request)))
         return {
             "base": problems.base_of(request),
+            "books": gateway.books,
             "refund": refund.public_id,
             "gateway_charge": refund.charge.gateway_reference,
             "amount": refund.amount,
             "currency": refund.currency,
         }
 
-    def call(self, context: dict[str, Any], key: str) -> Outcome:
-        return get_gateway().refund(
+    def call_at(self, gateway: Gateway, context: dict[str, Any], key: str) -> Outcome:
+        return gateway.refund(
             charge=context["gateway_charge"],
             amount=context["amount"],
             reference=context["refund"],
             key=key,
         )
 
-    def look_up(self, context: dict[str, Any], key: str) -> Outcome:
-        return get_gateway().find_refund(
+    def look_up_at(self, gateway: Gateway, context: dict[str, Any], key: str) -> Outcome:
+        return gateway.find_refund(
             charge=context["gateway_charge"], reference=context["refund"], key=key
         )
 

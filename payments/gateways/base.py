@@ -53,6 +53,12 @@ class Gateway(Protocol):
     """
 
     @property
+    def books(self) -> str:
+        """Whose books a call is in. Another gateway knows nothing of it, so it may neither be asked
+        what became of it nor make it again."""
+        ...
+
+    @property
     def dedupes(self) -> bool:
         """Whether a second call with the same key cannot move money again."""
         ...

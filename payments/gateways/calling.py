@@ -126,6 +126,8 @@ class CallingGateway:
         self._connections = Httpx2Transport(max_answer=MAX_ANSWER, verify=_trust())
         # Another gateway's failures are none of this one's.
         self.name = f"gateway:{urlsplit(url).netloc.rpartition('@')[2]}"
+        # Not the port: a gateway that is started anew elsewhere on its machine keeps its books.
+        self.books = urlsplit(url).hostname or ""
         link = None if redis_url is None else _link(redis_url)
         # A probe's permit has to outlive the probe.
         self._breakers = _breakers(link, breaker or BreakerPolicy(lease=max(10.0, 2 * timeout)))

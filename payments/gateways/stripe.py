@@ -91,6 +91,8 @@ class StripeGateway(CallingGateway):
         if capture not in get_args(Capture):
             raise ValueError(f"CAPTURE is one of {', '.join(get_args(Capture))}")
         super().__init__(url, dedupes_for=KEPT, **options)
+        # Its test mode has books of its own. Which account a key is of it does not say.
+        self.books += " live" if "_live_" in api_key else " test"
         self._api_key = api_key
         self._webhook_secret = webhook_secret
         self._capture = capture

@@ -4,6 +4,7 @@ settled from the gateway's books, without a second movement of money."""
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,28 @@ def test_each_movement_keeps_the_id_of_the_key_that_asked_for_it(
     assert kept == key_of("charge").pk
     assert Refund.objects.get().idempotency_key_id == key_of("refund").pk
     assert acme.merchant.transfers_sent.get().idempotency_key_id == key_of("transfer").pk
+
+
+def test_another_gateway_is_asked_nothing_about_a_call_that_an_earlier_one_got(
+    gateway: GatewayProcess, tmp_path: Path, settings: Any, acme: Api
+) -> None:
+    """GATEWAY_URL changes while a charge is open. The new one has never heard of its key."""
+    settings.PAYMENTS_GATEWAY = earlier = {"URL": gateway.url, "ATTEMPTS": 1}
+    problem(acme.charge("tok_answer_lost", key="k"), 503, "outcome_pending")
+    other = GatewayProcess(tmp_path / "other.sqlite3")
+    other.start()
+    try:
+        url = other.url.replace("127.0.0.1", "localhost")
+        settings.PAYMENTS_GATEWAY = {"URL": url, "ATTEMPTS": 1}
+        problem(acme.charge("tok_answer_lost", key="k"), 503, "outcome_pending")
+        settings.IDEMPOTENCY = settings.IDEMPOTENCY | {"RECONCILE_AFTER": 0}
+        assert reconcile_operations().done == 0
+        assert other.ledger() == []
+    finally:
+        other.close()
+    settings.PAYMENTS_GATEWAY = earlier
+    assert acme.charge("tok_answer_lost", key="k").status_code == 201
+    assert len(gateway.ledger()) == 1
 
 
 def test_a_lost_answer_is_in_doubt_and_not_called_again(
