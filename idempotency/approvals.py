@@ -116,7 +116,7 @@ def propose(
     choice: Choice,
     *,
     result: dict[str, Any],
-    against: bool,
+    against: str,
     reason: str,
     person: Person,
 ) -> Proposal:

@@ -97,7 +97,7 @@ def ask(
     key = _operation_as_seen(get_store(using).using, key_id, seen)
     if key is None:
         return None
-    answer = enquiry.ask(Kept.read(key.pk, key.context))
+    answer = enquiry.ask(Kept.read(key.context))
     _note_answer(key, answer, person, "", also)
     return Asked(answer)
 
@@ -121,7 +121,7 @@ def ask_again(
     key = _operation_as_seen(store.using, key_id, seen)
     if key is None:
         return None
-    kept = Kept.read(key.pk, key.context)
+    kept = Kept.read(key.context)
     answer = enquiry.ask(kept)
     unsettled = Unsettled(
         key_id=key.pk,
@@ -165,7 +165,7 @@ def decide(
         return Ending.CHANGED
     finding, data = None, dict[str, Any]()
     if not forced:
-        kept = Kept.read(key.pk, key.context)
+        kept = Kept.read(key.context)
         answer = enquiry.ask(kept)
         finding = enquiry.find(kept, told, answer, key)
         data = _data(finding, answer, by_hand=bool(told.record))
@@ -187,7 +187,7 @@ def approve(
     """Carry out what another person proposed, if the key still stands as he saw it.
 
     Asks the other side once more, and raises ``Contradicted`` or ``TooEarly`` unless it was
-    proposed knowing that. Raises ``OwnProposal`` and ``ProposalOver``, and like ``decide``.
+    proposed knowing this answer. Raises ``OwnProposal`` and ``ProposalOver``, and like ``decide``.
     """
     using: str = proposal._state.db or "default"
     approvals.demand_another(proposal, person)
@@ -199,9 +199,9 @@ def approve(
         return Ending.CHANGED
     finding, data = None, {"proposed_by": proposal.proposed_by, "proposal": proposal.pk}
     if choice not in _FORCED:
-        kept, result = Kept.read(key.pk, key.context), approvals.result_of(proposal)
+        kept, result = Kept.read(key.context), approvals.result_of(proposal)
         answer = enquiry.ask(kept)
-        if not proposal.against:
+        if proposal.against != enquiry.shown(answer):
             enquiry.weigh(kept, choice, result or None, answer, key)
         finding = enquiry.finding_of(choice, result, proposal.reason)
         data |= _data(finding, answer)

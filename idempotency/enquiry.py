@@ -32,6 +32,7 @@ __all__ = [
     "find",
     "finding_of",
     "record_of",
+    "shown",
     "weigh",
 ]
 
@@ -58,8 +59,9 @@ class Told:
     reason: str
     #: The other side's id of what it did, or the code that it refused with; empty: as it answers.
     record: str = ""
-    #: He knows that the other side says otherwise, or that a call may still be on its way.
-    against: bool = False
+    #: The answer that he was ``shown``, and knows to say otherwise, or to leave open that a call is
+    #: still on its way. Another one, which came meanwhile, he does not know.
+    against: str = ""
 
 
 class CannotSettle(Exception):
@@ -82,9 +84,9 @@ class Contradicted(Exception):
 class TooEarly(Exception):
     """It cannot be said yet that it never happened: a call may be on its way, for ``left``."""
 
-    def __init__(self, left: timedelta) -> None:
+    def __init__(self, answer: Outcome, left: timedelta) -> None:
         super().__init__(f"too early by {left}")
-        self.left = left
+        self.answer, self.left = answer, left
 
 
 def ask(kept: Kept) -> Outcome:
@@ -115,10 +117,10 @@ def find(kept: Kept, told: Told, answer: Outcome, key: Any) -> Finding:
     answers, and how the key stood at its ``now``.
 
     Raises ``CannotSettle`` when neither says what ``finalize`` needs, and what ``weigh`` raises
-    unless he says that he knows.
+    unless he says that he knows this answer.
     """
     result = _by_hand(kept, told.choice, told.record) if told.record else None
-    if not told.against:
+    if told.against != shown(answer):
         weigh(kept, told.choice, result, answer, key)
     if result is None and isinstance(answer, (Done, Refused)) and _agrees(told.choice, answer):
         result = answer.result
@@ -135,6 +137,11 @@ def record_of(outcome: Outcome) -> str:
         return ""
     name = "id" if isinstance(outcome, Done) else "code"
     return str(outcome.result.get(name, ""))[:255]
+
+
+def shown(outcome: Outcome) -> str:
+    """An answer as whoever decides against it names it: ``done:ch_1``, ``not_sent:``."""
+    return f"{WORDS[type(outcome)]}:{record_of(outcome)}"
 
 
 def finding_of(choice: Choice, result: dict[str, Any], reason: str) -> Finding:
@@ -158,7 +165,7 @@ def weigh(
     if choice is Choice.NEVER_HAPPENED:
         left = kept.arrives_for(age_of(key, key.now), _rested(key))
         if left > timedelta(0):
-            raise TooEarly(left)
+            raise TooEarly(answer, left)
 
 
 def _rested(key: Any) -> timedelta:

@@ -46,9 +46,12 @@ class Proposal(models.Model):
     result = models.JSONField(
         _("result"), default=dict, help_text=_("What is to be written, as the other side's answer.")
     )
-    against = models.BooleanField(
+    against = models.CharField(
         _("against the answer"),
-        default=False,
+        max_length=300,
+        blank=True,
+        default="",
+        db_default="",
         help_text=_("Proposed although the other side said otherwise."),
     )
     amount = models.CharField(_("amount"), max_length=100, blank=True)

@@ -769,7 +769,7 @@ MUTATIONS = (
     Mutation(
         "deciding: the other side's word",
         "idempotency/enquiry.py",
-        "    if not told.against:\n        weigh(",
+        "    if told.against != shown(answer):\n        weigh(",
         "    if False:\n        weigh(",
         "test_nothing_is_written_against_what_the_other_side_says[succeeded-b1-answer0]",
     ),

@@ -24,7 +24,7 @@ from idempotency.admin.times import span
 from idempotency.approvals import AlreadyProposed, OwnProposal, ProposalOver, stake_of
 from idempotency.doubts import Asked, Ending
 from idempotency.encryption import Unreadable
-from idempotency.enquiry import CannotSettle, Contradicted, Told, TooEarly
+from idempotency.enquiry import CannotSettle, Contradicted, Told, TooEarly, shown
 from idempotency.models import STATE_LABELS, Choice, EventKind, KeyEvent
 from idempotency.operators import Seen
 from idempotency.story import outcome_in_words
@@ -95,7 +95,10 @@ class SettleForm(forms.Form):
         widget=forms.TextInput(attrs={"autocomplete": "off", "size": 40}),
     )
     reason = reason_field()
-    against = forms.BooleanField(label=gettext_lazy("I know, and settle it so"), required=False)
+    #: The answer that the page has shown, once its box is ticked.
+    against = forms.CharField(
+        label=gettext_lazy("I know, and settle it so"), required=False, max_length=300
+    )
 
 
 def view(model_admin: DoubtAdmin, request: HttpRequest, key: Any) -> HttpResponse:
@@ -121,9 +124,9 @@ def show(
     *,
     again: AskAgainForm | None = None,
     settle: SettleForm | None = None,
-    warned: str = "",
+    warning: Contradicted | TooEarly | None = None,
 ) -> HttpResponse:
-    """The page. ``warned``: why the operator has to say that he knows."""
+    """The page. ``warning``: why the operator has to say that he knows."""
     facts = inspection.facts_of(key, key.now)
     operation = operations.find(inspection.operation_of(key))
     user = request.user
@@ -150,7 +153,8 @@ def show(
         "again": again or AskAgainForm(),
         "settle": settle or SettleForm(),
         "consequences": CONSEQUENCES,
-        "warned": warned,
+        "warned": "" if warning is None else warning_of(warning),
+        "shown": "" if warning is None else shown(warning.answer),
         "key_url": model_admin.url_of_key(key.pk),
     }
     return model_admin.page(request, "doubt/decide.html", context)
@@ -259,7 +263,7 @@ def _settle(model_admin: DoubtAdmin, request: HttpRequest, key: Any, seen: Seen)
         ending = _finishing(model_admin, request, key, step)
     except (Contradicted, TooEarly) as error:
         form.add_error("against", _("Look again at what you decide, and say that you know."))
-        return show(model_admin, request, key, settle=form, warned=warning_of(error))
+        return show(model_admin, request, key, settle=form, warning=error)
     except CannotSettle as error:
         form.add_error("record", _missing(error))
         return show(model_admin, request, key, settle=form)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -11,7 +12,15 @@ from idempotency import doubts, enquiry
 from idempotency.approvals import AlreadyProposed, Person, stake_of
 from idempotency.definitions import Outcome
 from idempotency.doubts import Ending
-from idempotency.enquiry import WORDS, CannotSettle, Contradicted, Told, TooEarly, record_of
+from idempotency.enquiry import (
+    WORDS,
+    CannotSettle,
+    Contradicted,
+    Told,
+    TooEarly,
+    record_of,
+    shown,
+)
 from idempotency.kept import Kept
 from idempotency.management import open_key
 from idempotency.management.key_report import KeyReport
@@ -56,8 +65,10 @@ class Command(ReportCommand):
         )
         parser.add_argument(
             "--against",
-            action="store_true",
-            help="Although the other side says otherwise, or a call may still be on its way.",
+            metavar="ANSWER",
+            default="",
+            help="Although the other side says ANSWER, or a call may still be on its way: as the "
+            "refusal has named it.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -71,7 +82,7 @@ class Command(ReportCommand):
     def _said(self, report: KeyReport, options: dict[str, Any]) -> None:
         """Ask, and say what would be written."""
         key = report.key
-        kept = Kept.read(key.pk, key.context)
+        kept = Kept.read(key.context)
         answer = enquiry.ask(kept)
         if options["choice"] != ANSWERED:
             enquiry.find(kept, _told(options), answer, key)
@@ -143,16 +154,18 @@ def _lines(
         yield f"Repeat with --yes --owner {report.key.owner} to do it."
 
 
+def _knowing(error: Contradicted | TooEarly) -> str:
+    return f"--against {shlex.quote(shown(error.answer))} does it so."
+
+
 def _or_refused(work: Callable[[], T]) -> T:
     """Do it, or say what it takes."""
     try:
         return work()
     except Contradicted as error:
-        words = (
-            f"The other side says otherwise. {outcome_in_words(error.answer)} --against does it so."
-        )
+        words = f"The other side says otherwise. {outcome_in_words(error.answer)} {_knowing(error)}"
     except TooEarly as error:
-        words = f"For {span(error.left)} a call may still be on its way. --against does it so."
+        words = f"For {span(error.left)} a call may still be on its way. {_knowing(error)}"
     except CannotSettle as error:
         more = "Say --their-record." if error.by_hand else "It takes the other side's own answer."
         words = f"{outcome_in_words(error.answer)} {more}"

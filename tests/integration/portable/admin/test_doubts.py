@@ -364,7 +364,9 @@ def test_what_the_other_side_contradicts_takes_one_more_word(settler: Client) ->
     assert "the other side says otherwise. It has refused it: “closed”." in unescape(page)
     assert "I know, and settle it so" in page
     assert (key.row.state, paid()) == (State.IN_DOUBT, [])
-    assert said(settle(settler, key, record="b1", against="on")) == "Settled."
+    (box,) = re.findall(r'<input type="checkbox" name="against" value="([^"]*)">', page)
+    assert box == "refused:closed"
+    assert said(settle(settler, key, record="b1", against=box)) == "Settled."
     assert key.row.state == State.SUCCEEDED
 
 
@@ -466,7 +468,7 @@ def test_the_downstream_key_and_the_context_are_for_those_who_may(staff: Staff) 
 
     key = stand()
     row = key.row
-    downstream = Kept.read(row.pk, row.context).key
+    downstream = Kept.read(row.context).key
     for permission, sees_key, sees_context in (
         ("view_keyevent", False, False),
         (ASK, True, False),

@@ -201,7 +201,7 @@ def test_what_the_other_side_says_by_then_counts(approver: Client, key: Key) -> 
 
 def test_one_that_was_made_against_the_answer_says_so(approver: Client, key: Key) -> None:
     says(REFUSED)
-    proposal = proposed(key, record="b1", against=True)
+    proposal = proposed(key, record="b1", against="refused:closed")
     assert "although the other side said otherwise" in text_of(approver, page_of(proposal))
     assert said(take(approver, proposal, "approve")) == "Approved and carried out."
 

@@ -14,7 +14,7 @@ from idempotency.core.decisions import Replay, Won
 from idempotency.core.errors import LeaseLost
 from idempotency.core.states import State
 from idempotency.doubts import Ending
-from idempotency.enquiry import CannotSettle, Contradicted, TooEarly
+from idempotency.enquiry import CannotSettle, Contradicted, TooEarly, shown
 from idempotency.models import Choice, EventKind, KeyEvent
 from idempotency.operations import Done, Outcome, Unknown
 from idempotency.operators import Seen
@@ -141,16 +141,30 @@ def test_nothing_is_written_against_what_the_other_side_says(
 def test_but_by_somebody_who_knows_and_says_so() -> None:
     key = stand()
     says(NOTHING)
-    assert decide(key, record="b1", against=True) is Ending.DONE
+    assert decide(key, record="b1", against=shown(NOTHING)) is Ending.DONE
     assert key.row.state == State.SUCCEEDED
     assert key.events()[-1].data["answered"] == "not_sent"
 
 
+@pytest.mark.parametrize("then", [PAID, REFUSED, SILENT])
+def test_whoever_knows_one_answer_does_not_know_the_next(then: Outcome) -> None:
+    """Told that a call may still be on its way, a person takes it on himself; and the call
+    arrives. What he would free is charged again under another key."""
+    with at(NOW):
+        key = stand()
+        says(NOTHING)
+        with pytest.raises(TooEarly) as caught:
+            decide(key, Choice.NEVER_HAPPENED)
+        before, knows = key.row, shown(caught.value.answer)
+        says(then)
+        with pytest.raises((Contradicted, TooEarly)):
+            decide(key, Choice.NEVER_HAPPENED, against=knows)
+        assert stays(key, before)
+
+
 @pytest.mark.parametrize("choice", [Choice.SUCCEEDED, Choice.REFUSED])
-@pytest.mark.parametrize("against", [False, True])
-def test_a_record_is_demanded_where_the_other_side_gives_none(
-    choice: Choice, against: bool
-) -> None:
+@pytest.mark.parametrize("against", ["", "unknown:"])
+def test_a_record_is_demanded_where_the_other_side_gives_none(choice: Choice, against: str) -> None:
     key = stand()
     says(SILENT)
     with pytest.raises(CannotSettle) as caught:
@@ -179,7 +193,7 @@ def test_a_call_may_still_be_on_its_way(answer: Outcome) -> None:
             decide(key, Choice.NEVER_HAPPENED)
         assert caught.value.left == seconds(1)
         assert key.row.state == State.IN_DOUBT
-        assert decide(key, Choice.NEVER_HAPPENED, against=True) is Ending.DONE
+        assert decide(key, Choice.NEVER_HAPPENED, against=shown(answer)) is Ending.DONE
 
 
 @pytest.mark.parametrize("given_up", [False, True])
@@ -220,7 +234,7 @@ def test_nothing_is_decided_about_a_key_that_changed(choice: Choice) -> None:
         Seen(was.owner, State.PROCESSING, was.recovery_point),
         Seen(was.owner, was.state, "elsewhere"),
     ):
-        assert decide(key, choice, seen=other, against=True) is Ending.CHANGED
+        assert decide(key, choice, seen=other, against=shown(NOTHING)) is Ending.CHANGED
     assert stays(key, before)
     assert [event.kind for event in key.events()] == [EventKind.IN_DOUBT]
     assert paid() == []
@@ -231,7 +245,7 @@ def test_nothing_is_decided_about_a_key_that_is_settled() -> None:
     says(PAID)
     decide(key)
     for choice in Choice:
-        assert decide(key, choice, against=True) is Ending.CHANGED
+        assert decide(key, choice, against=shown(NOTHING)) is Ending.CHANGED
     assert paid() == ["k"]
 
 
@@ -241,7 +255,7 @@ def test_only_a_call_that_was_made_can_be_settled(choice: Choice) -> None:
 
     key = named()
     key.won()
-    assert decide(key, choice, against=True) is Ending.CHANGED
+    assert decide(key, choice, against=shown(NOTHING)) is Ending.CHANGED
     assert Shipment.asked == []
 
 
@@ -257,7 +271,7 @@ def test_whoever_takes_it_over_while_the_other_side_is_asked_is_not_overruled(
         return SILENT
 
     Shipment.found["k"] = overtaken
-    assert decide(key, choice, record="b1", against=True) is Ending.CHANGED
+    assert decide(key, choice, record="b1", against=shown(SILENT)) is Ending.CHANGED
     assert (key.row.attempt, paid()) == (2, [])
     assert EventKind.RESOLVED not in [event.kind for event in key.events()]
 
@@ -276,7 +290,7 @@ def test_a_live_worker_is_fenced_off_by_what_is_known() -> None:
 def test_nobody_says_it_never_happened_while_somebody_may_be_at_it() -> None:
     key = stand(doubt=False, lease=seconds(30))
     says(SILENT)
-    assert decide(key, Choice.NEVER_HAPPENED, against=True) is Ending.CHANGED
+    assert decide(key, Choice.NEVER_HAPPENED, against=shown(SILENT)) is Ending.CHANGED
     assert paid() == []
 
 
@@ -292,7 +306,7 @@ def test_nothing_is_decided_without_its_line_in_the_log(choice: Choice) -> None:
         raise RuntimeError("the log is full")
 
     with pytest.raises(RuntimeError, match="the log is full"):
-        decide(key, choice, record="b1", against=True, also=full)
+        decide(key, choice, record="b1", against=shown(SILENT), also=full)
     assert key.row.state == State.IN_DOUBT
     assert paid() == []
     assert {event.kind for event in key.events()} == {EventKind.IN_DOUBT}

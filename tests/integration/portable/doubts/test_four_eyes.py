@@ -17,7 +17,7 @@ from idempotency.approvals import AlreadyProposed, OwnProposal, Person, Proposal
 from idempotency.core.states import State
 from idempotency.doubts import Ending
 from idempotency.encryption import Unreadable
-from idempotency.enquiry import Contradicted, TooEarly
+from idempotency.enquiry import Contradicted, TooEarly, shown
 from idempotency.http.requests import build_policy
 from idempotency.models import Choice, EventKind, Proposal, ProposalStatus
 from idempotency.operations import PREPARED, Unknown, envelope
@@ -108,7 +108,7 @@ def test_without_the_setting_one_person_decides(configure: Configure) -> None:
 def test_what_is_not_about_money_takes_one_person(limit: None) -> None:
     key = named("letter")
     won = key.won()
-    kept = envelope(Letter(), {"what": "letter"}, build_policy({}))
+    kept = envelope(Letter(), {"what": "letter"}, build_policy({}), won)
     key.store.record_recovery_point(won, PREPARED, kept)
     key.store.doubt(won, "?")
     says(PAID, "letter")
@@ -330,8 +330,19 @@ def test_one_that_was_made_against_the_answer_stands(limit: None) -> None:
         says(NOTHING)
         with pytest.raises(TooEarly):
             decide(key, Choice.NEVER_HAPPENED)
-        assert approve(propose(key, Choice.NEVER_HAPPENED, against=True)) is Ending.DONE
+        assert approve(propose(key, Choice.NEVER_HAPPENED, against=shown(NOTHING))) is Ending.DONE
     assert key.row.state == State.FAILED
+
+
+def test_but_not_against_an_answer_that_came_since(limit: None) -> None:
+    with at(NOW):
+        key = stand(minor=5000)
+        says(NOTHING)
+        proposal = propose(key, Choice.NEVER_HAPPENED, against=shown(NOTHING))
+        says(PAID)
+        with pytest.raises(Contradicted):
+            approve(proposal)
+    assert key.row.state == State.IN_DOUBT
 
 
 # Rejecting

@@ -70,7 +70,7 @@ def test_it_asks_and_says_what_it_would_do(choice: str) -> None:
         ("answered", SILENT, [], "in_doubt"),
         ("succeeded", SILENT, ["--their-record", "b7"], "succeeded"),
         ("refused", REFUSED, [], "succeeded"),
-        ("never-happened", NOTHING, ["--against"], "failed"),
+        ("never-happened", NOTHING, ["--against", "not_sent:"], "failed"),
     ],
 )
 def test_with_yes_it_does_it(choice: str, answer: Any, options: list[str], state: str) -> None:
@@ -92,6 +92,7 @@ def test_what_the_other_side_contradicts_is_refused(yes: list[str]) -> None:
     says(REFUSED)
     why = refused(key, "succeeded", "--their-record", "b1", *yes, code=4)
     assert "The other side says otherwise. It has refused it: “closed”." in why
+    assert "--against refused:closed does it so." in why
     assert "a call may still be on its way" in refused_early(key, *yes)
     assert stays(key, before)
     assert "Nothing was written" in why
