@@ -166,8 +166,8 @@ class Settings:
 
     @property
     def secret_bytes(self) -> bytes:
-        """What downstream keys are derived with. Changing it while operations are open would charge
-        twice."""
+        """What downstream keys are derived with. An open operation keeps the key it was prepared
+        with; work that asks for one in its handler gets another when this changes."""
         secret = self.secret or django_settings.SECRET_KEY
         return secret if isinstance(secret, bytes) else str(secret).encode()
 

@@ -24,7 +24,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    connections,
+    transaction,
+)
 
 from idempotency import metrics, operations, partitions, signals, spans
 from idempotency.admission import Admission
@@ -69,6 +76,8 @@ R = TypeVar("R")
 LOST_RACE = frozenset({"40001", "40P01"})
 #: These too leave no doubt that the transaction was rolled back: lock timeout, statement timeout.
 ROLLED_BACK = LOST_RACE | {"55P03", "57014"}
+#: What a standby says to a write: after a failover a session may be on what is no primary any more.
+READ_ONLY = "25006"
 #: Tries of a claim that keeps losing races, with growing jittered pauses of at most these seconds.
 CLAIM_TRIES, CLAIM_PAUSE = 4, 0.02
 
@@ -204,7 +213,9 @@ class Engine:
         for tried in range(CLAIM_TRIES):
             try:
                 return self.store.claim(claim)
-            except (OperationalError, InterfaceError) as error:
+            except (OperationalError, InterfaceError, InternalError) as error:
+                if isinstance(error, InternalError) and sqlstate(error) != READ_ONLY:
+                    raise
                 if sqlstate(error) not in LOST_RACE:
                     raise StoreUnavailable from error
                 time.sleep(random.uniform(0, CLAIM_PAUSE * 2**tried))  # noqa: S311  jitter
@@ -254,6 +265,8 @@ class Engine:
             raise OutcomePending from error
         verdict = Verdict.FAIL if lost else attempt.work.verdict_of(error)
         self._end(attempt, verdict, type(error).__name__)
+        if lost and attempt.execution.may_have_called:
+            raise OutcomePending from error
         if lost:
             raise StoreUnavailable(
                 "The database could not finish the work and rolled it back, so nothing happened. "
@@ -278,7 +291,10 @@ class Engine:
         """Release or fail the claim, after the work was rolled back."""
         replace_if_broken(self.store.using)
         try:
-            if verdict is Verdict.RELEASE and not attempt.execution.may_have_called:
+            # An attempt before this one may have called the other side too, under the key that is
+            # derived of this record: it must stay.
+            first = attempt.lease.attempt == 1
+            if verdict is Verdict.RELEASE and first and not attempt.execution.may_have_called:
                 self.store.release(attempt.lease)
                 signals.announce(signals.key_released, attempt.lease)
             else:
@@ -324,9 +340,7 @@ class _Attempt(Generic[R]):
             self.recorded = context.record()
             self._settle()
             return
-        self.prepared = operations.envelope(
-            operation, context, self.request.policy, self.lease.attempt
-        )
+        self.prepared = operations.envelope(operation, context, self.request.policy, self.lease)
         self.store.record_recovery_point(self.lease, operations.PREPARED, self.prepared)
 
     def _settle(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from idempotency import encryption, spans
 from idempotency.conf import settings
+from idempotency.core.decisions import Lease
 from idempotency.core.keys import derive_downstream_key
 from idempotency.core.policies import Policy
 from idempotency.core.responses import RecordedResponse
@@ -18,14 +20,13 @@ from idempotency.definitions import Done, Operation, Outcome, Refused, Unknown, 
 logger = logging.getLogger("idempotency")
 
 
-def envelope(
-    operation: Operation, context: Any, policy: Policy, attempt: int = 1
-) -> dict[str, Any]:
+def envelope(operation: Operation, context: Any, policy: Policy, lease: Lease) -> dict[str, Any]:
     """What is kept at the recovery point: enough to continue without the request and its policy.
 
-    ``attempt``: the one that prepared, which is part of the downstream key. An intent that was
-    withdrawn, because its call was certainly not sent, and prepared anew is another intent: its
-    call may differ, and the other side would refuse it under the key of the first.
+    The downstream key is in it, so that a ``SECRET`` that changes meanwhile changes no open call.
+    It depends on the attempt that prepared: an intent that was withdrawn, because its call was
+    certainly not sent, and prepared anew is another intent. Its call may differ, and the other side
+    would refuse it under the key of the first.
     """
     if not isinstance(context, dict):
         raise TypeError(f"prepare of {operation.name} returned {type(context).__name__}, no dict.")
@@ -33,8 +34,10 @@ def envelope(
         "operation": operation.name,
         "ttl": policy.ttl.total_seconds(),
         "limit": policy.max_response_bytes,
-        "prepared": attempt,
-        "context": encryption.seal_json(context),
+        "prepared": lease.attempt,
+        "key": downstream_key(lease.key_id, operation, lease.attempt),
+        # Through JSON and back, so that the first call sees what a resumed one would.
+        "context": encryption.seal_json(json.loads(json.dumps(context))),
     }
 
 
@@ -72,13 +75,12 @@ class Kept:
     limit: int
 
     @classmethod
-    def read(cls, key_id: int, kept: Mapping[str, Any]) -> Kept:
+    def read(cls, kept: Mapping[str, Any]) -> Kept:
         """Read it from the row's context, an ``envelope``. Raises ImproperlyConfigured when this
         process does not know the operation, or (``encryption.Unreadable``) not its key."""
         operation = find_known(kept["operation"])()
-        key = downstream_key(key_id, operation, kept["prepared"])
         ttl = timedelta(seconds=kept["ttl"])
-        return cls(operation, context_of(kept), key, ttl, kept["limit"])
+        return cls(operation, context_of(kept), kept["key"], ttl, kept["limit"])
 
     def is_repeatable(self, age: timedelta) -> bool:
         """Whether the call can be made again, ``age`` after the recovery point."""
@@ -108,18 +110,25 @@ class Kept:
 
     def finalize(self, outcome: Done | Refused) -> RecordedResponse:
         """Write the result, inside the transaction that completes the key; the answer to keep."""
-        reply = self.operation.finalize(self.context, outcome)
-        if reply.status >= 500:
-            raise ValueError(f"finalize answered {reply.status}, which cannot be an outcome.")
-        return reply.record()
+        return finalize(self.operation, self.context, outcome)
 
 
 def downstream_key(key_id: int, operation: Operation, prepared: int) -> str:
     """The key of an operation's call, on every attempt at the intent that the attempt ``prepared``
-    wrote. Always made with the present ``SECRET``."""
+    wrote. Made with the present ``SECRET``: of a call that is open, ``Kept.key`` is the one."""
     step = f"call {prepared}"
     secret = settings().secret_bytes
     return derive_downstream_key(secret, key_id, operation.service, operation.name, step)
+
+
+def finalize(
+    operation: Operation, context: dict[str, Any], outcome: Done | Refused
+) -> RecordedResponse:
+    """Write the result of an operation's call; the answer to keep."""
+    reply = operation.finalize(context, outcome)
+    if reply.status >= 500:
+        raise ValueError(f"finalize answered {reply.status}, which cannot be an outcome.")
+    return reply.record()
 
 
 def attempt(operation: Operation, step: str, context: dict[str, Any], key: str) -> Outcome:

@@ -12,6 +12,7 @@ from datetime import UTC, timedelta
 from functools import partial
 from typing import NoReturn
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, connections
 from django.db.models import DurationField, Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import TruncDate
@@ -125,8 +126,9 @@ def _resume_one(run: Run, key_id: int, *, give_up: bool) -> None:
             _give_up(run.store, lease)
         partitions.ensure_day(run.using, lease.response_day)
         operations.resume(run.store, lease)
-    except OutcomePending:
+    except OutcomePending as error:
         run.details.append(f"{key_id}: still unknown")
+        run.failed += isinstance(error.__cause__, ImproperlyConfigured)  # told in resume
         return
     except OutcomeInDoubt:
         run.details.append(f"{key_id}: in doubt")

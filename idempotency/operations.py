@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, InterfaceError, transaction
 
 from idempotency import partitions, signals, spans
@@ -38,8 +39,7 @@ from idempotency.definitions import (
     Unknown,
     find,
 )
-from idempotency.encryption import Unreadable
-from idempotency.kept import Kept, attempt, envelope
+from idempotency.kept import Kept, attempt, envelope, finalize
 from idempotency.models import EventKind
 from idempotency.signals import announce
 from idempotency.stores.base import Store
@@ -75,18 +75,19 @@ def resume(store: Store, lease: Lease) -> RecordedResponse:
     repeat the effect, LeaseLost when somebody else has taken over.
     """
     try:
-        kept = Kept.read(lease.key_id, lease.context or {})
-    except Unreadable as error:
-        # Nobody here can go on, nor say how it ended: that takes the key, and then a retry.
+        kept = Kept.read(lease.context or {})
+    except ImproperlyConfigured as error:
+        # Nobody here can go on, nor say how it ended. Another process may: one of the release that
+        # knows the operation, or that has the key to what it keeps.
         logger.error("the operation of %s cannot be read: %s", log_digest(lease.digest), error)
-        _suspend(store, lease, "what it keeps cannot be decrypted")
+        _suspend(store, lease, "this process cannot read it")
         raise OutcomePending from error
     return _drive(_Open(store, lease, kept), first=False)
 
 
 def run_prepared(store: Store, lease: Lease, context: dict[str, Any]) -> RecordedResponse:
     """Call and finalize right after ``prepare`` committed, in the attempt that prepared."""
-    return _drive(_Open(store, lease, Kept.read(lease.key_id, context)), first=True)
+    return _drive(_Open(store, lease, Kept.read(context)), first=True)
 
 
 def run_without_key(
@@ -112,13 +113,19 @@ def run_without_key(
         # An error, for a person to read: no row says so, and no job will look.
         logger.error("%s without a key is in doubt: %s", operation.name, outcome.reason)
         raise OutcomeInDoubt
-    with transaction.atomic(using=using):
-        if not isinstance(outcome, NotSent):
-            recorded = fresh.finalize(context, outcome).record()
+    if isinstance(outcome, NotSent):
+        with transaction.atomic(using=using):
+            fresh.withdraw(context)
+        raise CallNotSent(retry_after=outcome.retry_after)
+    try:
+        with transaction.atomic(using=using):
+            recorded = finalize(fresh, context, outcome)
             demand_unmarked(using)
-            return recorded
-        fresh.withdraw(context)
-    raise CallNotSent(retry_after=outcome.retry_after)
+    except Exception as error:
+        # It has happened and nothing says so: "try again" would do it again.
+        logger.exception("%s without a key ended, and its result is not saved", operation.name)
+        raise OutcomeInDoubt from error
+    return recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def _reconcile(run: Run) -> None:
 def _reconcile_one(run: Run, unsettled: Unsettled) -> None:
     operation = str(unsettled.context.get("operation"))
     try:
-        kept = Kept.read(unsettled.key_id, unsettled.context)
+        kept = Kept.read(unsettled.context)
         outcome = kept.look_up()
         ending = settle_as_answered(run.store, unsettled, kept, outcome)
     except Exception as error:

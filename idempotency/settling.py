@@ -114,7 +114,7 @@ def _kept_as_seen(store: Store, key_id: int, seen: Seen) -> Kept | None:
         pk=key_id, owner=seen.owner, state=seen.state, recovery_point=seen.recovery_point
     )
     context = standing.values_list("context", flat=True).first()
-    return None if context is None else Kept.read(key_id, context)
+    return None if context is None else Kept.read(context)
 
 
 def _end(store: Store, lease: Lease, kept: Kept, finding: Finding) -> dict[str, Any]:

@@ -76,8 +76,10 @@ def story_of(told: Material) -> list[Chapter]:
 
 
 def downstream_key_of(key: IdempotencyKey) -> str:
-    """The key of the operation's outside call, made again with the present ``SECRET``. Empty for
-    atomic work, and where the operation is not known here."""
+    """The key of the operation's outside call; made again with the present ``SECRET`` once the
+    operation has ended. Empty for atomic work, and where the operation is not known here."""
+    if kept := (key.context or {}).get("key"):
+        return str(kept)
     operation = operations.find(operation_of(key))
     prepared = key.prepared_attempt
     if operation is None or prepared is None:

@@ -144,8 +144,8 @@ def derive_downstream_key(
         domain = "idempotency/downstream-key/1"
 
     64 lower-case hexadecimal digits. ``key_id`` is the id of our own record, not the client's key:
-    a key reused after it expired gets a new record, and so a new downstream key. Changing the
-    secret changes the keys of operations that are still open: let those end first.
+    a key reused after it expired gets a new record, and so a new downstream key. Another secret
+    makes another key.
     """
     if not secret:
         raise ValueError("The secret for downstream keys must not be empty.")

@@ -36,6 +36,8 @@ HEADER_IN_META = f"HTTP_{keys.HEADER.upper().replace('-', '_')}"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 
+_PRINTABLE = "".join(map(chr, range(32, 127)))
+
 #: What Django's form parsers put in place of bytes that are no UTF-8, so that different bytes
 #: become equal. The character itself is refused with them: nobody means it.
 REPLACEMENT = "\ufffd"
@@ -170,6 +172,17 @@ def is_form(request: HttpRequest) -> bool:
     return request.META.get("CONTENT_TYPE", "").split(";")[0].strip().lower() in FORM_TYPES
 
 
+def demand_text(request: HttpRequest) -> None:
+    """Refuse a form in a charset of which ASCII is no part: a form is written in ASCII. Python's
+    codecs that make no text at all, such as ``hex`` and ``idna``, would raise in its parser."""
+    try:
+        readable = _PRINTABLE.encode().decode(request.encoding or "utf-8", "replace") == _PRINTABLE
+    except (LookupError, UnicodeError):
+        readable = False
+    if not readable:
+        raise BodyRefused("The charset of the form cannot be used. Send UTF-8.")
+
+
 def parse_form(request: HttpRequest) -> tuple[fingerprints.Form | None, QueryDict | None]:
     """The form in a request's body, for a view that is not of REST framework; None for no form.
 
@@ -178,6 +191,7 @@ def parse_form(request: HttpRequest) -> tuple[fingerprints.Form | None, QueryDic
     """
     if not is_form(request):
         return None, None
+    demand_text(request)
     if request.method == "POST":
         return form_facts(request.POST, request.FILES), request.POST
     if request.content_type == "multipart/form-data":

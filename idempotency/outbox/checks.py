@@ -20,14 +20,14 @@ LONGEST_LEASE = timedelta(seconds=90)
 
 @register("idempotency")
 def check_leases(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """W007: a send may take longer than the scheduled run can wait for it."""
+    """W009: a send may take longer than the scheduled run can wait for it."""
     return [
         Warning(
             f"The outbox channel {channel.name!r} has a lease of {channel.lease}, and the "
             f"scheduled run is cut short {LONGEST_LEASE} after its last claim.",
             hint="Let its sends be shorter, or deliver with `idempotency_dispatch_outbox --watch` "
             "and silence this.",
-            id="idempotency.W007",
+            id="idempotency.W009",
         )
         for channel in channels.all_channels()
         if channel.lease > LONGEST_LEASE

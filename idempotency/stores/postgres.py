@@ -154,6 +154,9 @@ class PostgresStore(DatabaseStore):
 
     def _call(self, kind: type[Cursor[Any]], sql: str, parameters: list[Any]) -> tuple[Any, ...]:
         connection = connections[self.using]
+        # As Django's own cursor does: CONN_HEALTH_CHECKS replaces a session that a restart of the
+        # database ended.
+        connection.close_if_health_check_failed()
         connection.ensure_connection()
         connection.validate_thread_sharing()
         wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor

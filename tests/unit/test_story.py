@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from idempotency import story
 from idempotency.core.states import State
+from idempotency.http.requests import build_policy
 from idempotency.inspection import facts_of
+from idempotency.kept import envelope
 from idempotency.models import EventKind, IdempotencyKey, KeyEvent
 from idempotency.replays import Replays
 from idempotency.story import Chapter, Material
+from payments.operations import CreateCharge
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ONE, TWO = (uuid.UUID(int=number) for number in (1, 2))
@@ -108,11 +112,12 @@ def test_the_downstream_key_is_shown_only_when_it_is_given() -> None:
 
 
 def test_the_downstream_key_is_the_one_that_was_sent() -> None:
-    from idempotency.kept import Kept
-
-    kept = {"operation": "payments.charge", "ttl": 1, "limit": 1, "prepared": 2, "context": {}}
     row = key(State.IN_DOUBT, recovery_point="p", operation="payments.charge", prepared_attempt=2)
-    assert story.downstream_key_of(row) == Kept.read(1, kept).key
+    lease: Any = SimpleNamespace(key_id=row.pk, attempt=2)
+    kept = envelope(CreateCharge(), {}, build_policy({}), lease)
+    assert story.downstream_key_of(row) == kept["key"]
+    row.context = kept | {"key": "of another secret"}
+    assert story.downstream_key_of(row) == "of another secret"
     assert story.downstream_key_of(answered()) == ""
     unknown = key(State.IN_DOUBT, recovery_point="p", operation="no.such", prepared_attempt=1)
     assert story.downstream_key_of(unknown) == ""

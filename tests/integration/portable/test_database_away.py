@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import close_old_connections, connection
 from django.test import Client
 
 from tests.integration.portable import views
 from tests.integration.portable.api import Api, assert_problem, keys
+from tests.integration.portable.conformance.harness import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,6 +49,46 @@ def test_case_48_without_the_database_it_is_a_503_and_nothing_runs(
     assert views.calls == []
     assert keys() == 0
     assert api.post(path, {"a": 1}, "k").status_code == 201
+
+
+@pytest.fixture
+def health_checks() -> Iterator[None]:
+    connection.close()
+    connection.settings_dict["CONN_HEALTH_CHECKS"] = True
+    yield
+    connection.close()
+    connection.settings_dict["CONN_HEALTH_CHECKS"] = False
+
+
+@pytest.mark.postgresql
+def test_a_session_that_the_database_ended_is_replaced_before_the_claim(
+    api: Api, each_store: str, health_checks: None
+) -> None:
+    """Whatever else asks Django for a cursor first has it replaced; the claim may be the first."""
+    connection.ensure_connection()
+    pid = connection.connection.info.backend_pid
+    elsewhere(lambda: end_session(pid))
+    close_old_connections()  # as at the beginning of a request
+    assert api.post("/required", {}, "k").status_code == 201
+
+
+def end_session(pid: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+
+@pytest.mark.postgresql
+def test_case_48_on_a_standby_it_is_a_503_and_nothing_runs(api: Api, each_store: str) -> None:
+    """After a failover a session may be on what is no primary any more: it reads as ever."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+    try:
+        answer = api.post("/required", {"a": 1}, "k")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = off")
+    assert_problem(answer, 503, "idempotency_unavailable", retry="same_key")
+    assert views.calls == []
 
 
 @pytest.mark.parametrize("path", ["/guarded", "/plain"])

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from rest_framework.exceptions import ValidationError
 from rest_framework.response import Response
 
@@ -37,6 +38,42 @@ def test_work_that_asked_for_a_downstream_key_keeps_it_though_the_caller_was_wro
     assert_problem(api.post("/required", {"a": 2}, "k"), 422, "idempotency_key_reused")
     assert api.post("/required", {"a": 1}, "k").status_code == 201
     assert len(set(asked)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_attempt_that_did_not_call_keeps_what_one_before_it_may_have_called(
+    api: Api, each_store: str
+) -> None:
+    """The second would release the key, and the third would call under another one."""
+    asked: list[str] = []
+
+    def first(request: Any) -> Any:
+        asked.append(request.idempotency.downstream_key("charge"))
+        raise TimeoutError("the answer is lost")
+
+    def second(request: Any) -> Any:
+        raise ValidationError("no")
+
+    def third(request: Any) -> Any:
+        asked.append(request.idempotency.downstream_key("charge"))
+        return Response({}, status=201)
+
+    for behaviour, status in ((first, 500), (second, 400), (third, 201)):
+        views.behaviour = behaviour
+        assert api.post("/required", {"a": 1}, "k").status_code == status
+    assert len(set(asked)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_rolls_the_work_back_does_not_undo_what_was_called(
+    api: Api, each_store: str
+) -> None:
+    def call_then_deadlock(request: Any) -> Any:
+        request.idempotency.downstream_key("charge")
+        raise OperationalError("deadlock detected")
+
+    views.behaviour = call_then_deadlock
+    assert_problem(api.post("/required", {"a": 1}, "k"), 503, "outcome_pending", "same_key")
 
 
 def end(key: Key) -> dict[str, Any]:

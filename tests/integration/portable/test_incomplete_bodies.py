@@ -87,3 +87,24 @@ def test_case_24_a_form_that_is_no_utf_8_is_a_400(
     assert_problem(send(path, content_type, body, len(body)), 400, "body_refused", retry="new_key")
     assert views.calls == []
     assert keys() == 0
+
+
+@BOTH_ADAPTERS
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+@pytest.mark.parametrize("content_type", [FORM, MULTIPART])
+@pytest.mark.parametrize(
+    "charset", ["hex", "rot13", "zlib", "idna", "punycode", "undefined", "utf-16"]
+)
+def test_a_form_in_what_is_no_charset_of_forms_is_a_400(
+    api: Api, path: str, method: str, content_type: str, charset: str
+) -> None:
+    answer = Client().generic(
+        method,
+        path,
+        BODIES["form" if content_type is FORM else "multipart"][1],
+        f"{content_type}; charset={charset}",
+        headers={"Idempotency-Key": "k"},
+    )
+    assert_problem(answer, 400, "body_refused", retry="new_key")
+    assert views.calls == []
+    assert keys() == 0

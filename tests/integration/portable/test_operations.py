@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 from rest_framework.exceptions import ValidationError
 
-from idempotency import maintenance, operators, signals
+from idempotency import definitions, maintenance, operators, signals
 from idempotency.models import EventKind, IdempotencyKey, KeyEvent
 from idempotency.operations import Reply
 from tests.integration.portable import elsewhere as other_side
@@ -535,15 +535,54 @@ def test_an_operation_without_a_key_that_is_in_doubt_is_logged_as_an_error(
     assert caplog.records[-1].levelno >= logging.WARNING
 
 
-@pytest.mark.parametrize(("step", "calls"), [("prepare", 0), ("finalize", 1)])
-def test_an_operation_without_a_key_whose_step_is_marked_for_rollback_has_failed(
-    api: Api, step: str, calls: int
+def test_an_operation_without_a_key_whose_prepare_is_marked_for_rollback_has_failed(
+    api: Api,
 ) -> None:
-    setattr(steps, step, lambda: transaction.set_rollback(True))
+    steps.prepare = lambda: transaction.set_rollback(True)
 
     assert api.post("/buy", {}).status_code == 500
 
-    assert len(elsewhere.asked) == calls
+    assert elsewhere.asked == []
+
+
+@pytest.mark.parametrize("how", FINALIZE_FAILS)
+def test_an_operation_without_a_key_that_was_done_and_is_not_saved_is_in_doubt(
+    api: Api, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A caller who hears a 500, or "try again", would do it again."""
+    steps.finalize = FINALIZE_FAILS[how]  # type: ignore[assignment]
+
+    assert_problem(api.post("/buy", {}), 409, "outcome_in_doubt", "never")
+
+    assert len(elsewhere.effects) == 1
+    assert "tests.buy without a key ended, and its result is not saved" in caplog.text
+
+
+def test_a_secret_that_changes_changes_no_call_that_is_open(
+    api: Api, each_store: str, configure: Any
+) -> None:
+    configure(SECRET="the old one")
+    elsewhere.script = [elsewhere.lost]
+    assert_problem(api.post("/buy", {}, "k"), 503, "outcome_pending", "same_key")
+    configure(SECRET="the new one")
+
+    assert api.post("/buy", {}, "k").status_code == 201
+    assert (len(set(elsewhere.asked)), len(elsewhere.effects)) == (1, 1)
+
+
+def test_an_operation_that_this_process_does_not_know_is_left_to_one_that_does(
+    api: Api, each_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a deployment: the old release gets the retry of a new one's request."""
+    elsewhere.script = [elsewhere.lost]
+    assert_problem(api.post("/buy", {}, "k"), 503, "outcome_pending", "same_key")
+    with monkeypatch.context() as older:
+        older.delitem(definitions._registry, "tests.buy")
+        for _ in range(2):  # the second one too: no lease is in its way
+            assert_problem(api.post("/buy", {}, "k"), 503, "outcome_pending", "same_key")
+
+    assert api.post("/buy", {}, "k").status_code == 201
+    assert len(elsewhere.effects) == 1
 
 
 def test_operations_without_a_key_have_keys_of_their_own_downstream(api: Api) -> None:

@@ -68,7 +68,7 @@ def stand(
     key = named(what)
     won = key.won() if lease is None else key.won(lease=lease)
     context = {"what": what, "minor": minor, "currency": currency}
-    key.store.record_recovery_point(won, PREPARED, envelope(kind(), context, build_policy({})))
+    key.store.record_recovery_point(won, PREPARED, envelope(kind(), context, build_policy({}), won))
     if doubt:
         key.store.doubt(won, "no answer")
     return key

@@ -44,7 +44,7 @@ def test_a_call_without_an_answer_leaves_one(api: Api, each_store: str) -> None:
     assert lines() == [(EventKind.SUSPENDED, 1, "timeout before the effect")]
     row = IdempotencyKey.objects.get()
     assert row.context is not None
-    assert Kept.read(row.pk, row.context).key == story.downstream_key_of(row) == elsewhere.asked[0]
+    assert Kept.read(row.context).key == story.downstream_key_of(row) == elsewhere.asked[0]
     assert api.post("/buy", {}, "k").status_code == 201
     assert [line[0] for line in lines()] == [EventKind.SUSPENDED, EventKind.TAKEOVER]
 

@@ -104,7 +104,7 @@ def abandoned(
     for which somebody still holds it.)"""
     key = named(what)
     won = key.won(lease=timedelta(seconds=lease))
-    kept = envelope(kind(), {"what": what}, build_policy({}))
+    kept = envelope(kind(), {"what": what}, build_policy({}), won)
     key.store.record_recovery_point(won, PREPARED, kept)
     for _ in range(attempts - 1):
         assert key.store.take_over(won.key_id, timedelta(0))
@@ -116,7 +116,7 @@ def in_doubt(what: str = "k", *, kind: type[Operation] = Letter) -> Key:
     key = named(what)
     won = key.won()
     key.store.record_recovery_point(
-        won, PREPARED, envelope(kind(), {"what": what}, build_policy({}))
+        won, PREPARED, envelope(kind(), {"what": what}, build_policy({}), won)
     )
     key.store.doubt(won, "no answer")
     return key

@@ -59,8 +59,9 @@ def test_a_dry_run_is_offered_where_something_is_deleted_and_nowhere_else() -> N
 
 def test_a_command_whose_job_failed_in_part_exits_with_1(caplog: pytest.LogCaptureFixture) -> None:
     key = named()
-    kept = envelope(Shipment(), {"what": "k"}, build_policy({})) | {"operation": "unknown"}
-    key.store.record_recovery_point(key.won(lease=timedelta(0)), PREPARED, kept)
+    lease = key.won(lease=timedelta(0))
+    kept = envelope(Shipment(), {"what": "k"}, build_policy({}), lease) | {"operation": "unknown"}
+    key.store.record_recovery_point(lease, PREPARED, kept)
 
     with pytest.raises(CommandError, match="1 failed") as caught:
         command("resume_operations")

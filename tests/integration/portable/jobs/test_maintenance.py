@@ -100,8 +100,9 @@ def test_case_43_an_abandoned_operation_is_driven_to_its_end_without_the_client(
 
 def test_what_runs_is_left_to_its_owner() -> None:
     key = named()
-    kept = envelope(Shipment(), {"what": "k"}, build_policy({}))
-    key.store.record_recovery_point(key.won(), PREPARED, kept)
+    lease = key.won()
+    kept = envelope(Shipment(), {"what": "k"}, build_policy({}), lease)
+    key.store.record_recovery_point(lease, PREPARED, kept)
 
     assert maintenance.resume_operations().done == 0
     assert Shipment.keys == []
@@ -142,9 +143,10 @@ def test_an_operation_that_fails_does_not_keep_the_next_one_waiting(
     trouble: type[Exception], caplog: pytest.LogCaptureFixture, frozen: None
 ) -> None:
     lost = named("lost")
-    kept = envelope(Shipment(), {"what": "lost"}, build_policy({}))
+    lease = lost.won(lease=timedelta(0))
+    kept = envelope(Shipment(), {"what": "lost"}, build_policy({}), lease)
     kept["operation"] = "tests.of_an_older_release"
-    lost.store.record_recovery_point(lost.won(lease=timedelta(0)), PREPARED, kept)
+    lost.store.record_recovery_point(lease, PREPARED, kept)
     raising, good = abandoned("raising"), abandoned("good")
 
     def fail() -> Outcome:
@@ -155,10 +157,10 @@ def test_an_operation_that_fails_does_not_keep_the_next_one_waiting(
 
     assert (result.done, result.failed) == (1, 1)
     assert good.claim() == Replay(SHIPPED)
-    # A call that raised is unknown; an operation that nobody knows waits for its lease.
+    # A call that raised is unknown; an operation that is not known here waits for who knows it.
     assert raising.row.failure == f"{trouble.__name__} in the call"
-    assert lost.row.lease_expires_at == NOW + LEASE
-    assert f"could not resume the operation of key {lost.row.pk}" in caplog.text
+    assert lost.row.failure == "this process cannot read it"
+    assert "cannot be read: Operation 'tests.of_an_older_release' is not known" in caplog.text
 
 
 def test_an_operation_is_given_up_after_its_attempts(settings: Any, frozen: None) -> None:

@@ -275,9 +275,9 @@ def test_an_operation_that_fails_does_not_keep_the_next_one_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lost = named("lost")
-    kept = envelope(Letter(), {"what": "lost"}, build_policy({}))
-    kept["operation"] = "tests.of_an_older_release"
     lease = lost.won(lease=timedelta(0))
+    kept = envelope(Letter(), {"what": "lost"}, build_policy({}), lease)
+    kept["operation"] = "tests.of_an_older_release"
     lost.store.record_recovery_point(lease, PREPARED, kept)
     raising, good = in_doubt("raising"), in_doubt("good")
 

@@ -104,8 +104,9 @@ def test_atomic_work_is_nothing_to_settle() -> None:
 
 def test_an_operation_that_is_not_known_here_is_not_touched() -> None:
     key = named()
-    kept = envelope(Letter(), {"what": "k"}, build_policy({})) | {"operation": "tests.other"}
-    key.store.record_recovery_point(key.won(), PREPARED, kept)
+    lease = key.won()
+    kept = envelope(Letter(), {"what": "k"}, build_policy({}), lease) | {"operation": "tests.other"}
+    key.store.record_recovery_point(lease, PREPARED, kept)
     before = values_of(key.row)
 
     with pytest.raises(ImproperlyConfigured, match=r"tests\.other"):
@@ -197,7 +198,7 @@ def drive(key: Key, lease: Lease) -> Any:
 def prepared(name: str = "k") -> tuple[Key, Lease]:
     key = named(name)
     won = key.won()
-    kept = envelope(Letter(), {"what": name}, build_policy({}))
+    kept = envelope(Letter(), {"what": name}, build_policy({}), won)
     key.store.record_recovery_point(won, PREPARED, kept)
     return key, Lease(
         won.key_id, won.owner, 1, won.digest, won.scope, won.response_day, PREPARED, kept

@@ -25,7 +25,7 @@ def test_w007_a_lease_that_the_scheduled_run_cannot_wait_for(
     assert checks.check_leases() == []
     outbox.channel("slow", lease=91)(lambda message: outbox.Delivered())
     (warning,) = checks.check_leases()
-    assert warning.id == "idempotency.W007"
+    assert warning.id == "idempotency.W009"
     assert "'slow' has a lease of 0:01:31" in warning.msg
 
 

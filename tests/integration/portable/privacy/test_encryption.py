@@ -201,7 +201,7 @@ def test_an_operation_whose_key_is_gone_waits_for_it(
     api.post("/buy", {}, "k")
     configure(ENCRYPTION_KEYS=[NEW])
     assert_problem(api.post("/buy", {}, "k"), 503, "outcome_pending", "same_key")
-    assert maintenance.resume_operations().failed == 0
+    assert maintenance.resume_operations().failed == 1
     assert "cannot be read: It was encrypted by the key" in caplog.text
     assert "cannot be read" in show_json(key_of("k").context)
     assert len(elsewhere.asked) == 1, "nobody may call with what he cannot read"
