@@ -79,8 +79,10 @@ def prune_expired_keys(using: str | None = None, *, dry_run: bool = False) -> Re
 def _reclaim(run: Run) -> None:
     chosen = settings()
     for _ in run.batches():
+        # The row does not say what TTL its view has. A key that expired sooner than that would take
+        # another request, and call under another downstream key; no TTL is above the retention.
         reclaimed = run.store.reclaim(
-            chosen.ttl, grace=chosen.reclaim_grace, limit=chosen.batch_size
+            chosen.retention, grace=chosen.reclaim_grace, limit=chosen.batch_size
         )
         run.done += reclaimed
         if reclaimed < chosen.batch_size:

@@ -110,11 +110,16 @@ def _checked(key: str, min_length: int, uuid_only: bool) -> str:
     return key
 
 
+#: A parameter of a route: ``{charge_id}``.
+_PARAMETER = re.compile(r"\{[^{}/]*\}")
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What a key is unique within. The same key in another scope is another key.
 
-    ``route`` is method and URL pattern, ``tenant`` the authenticated account. With ``per_route``
+    ``route`` is method and URL pattern, whatever its parameters are called; ``tenant`` the
+    authenticated account. With ``per_route``
     off the route is kept for display but does not tell keys apart, so that one key used at two
     endpoints is one key.
     """
@@ -127,7 +132,8 @@ class Scope:
     digest: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        route = self.route if self.per_route else ""
+        # A parameter that is renamed between a request and its retry makes no other route of it.
+        route = _PARAMETER.sub("{}", self.route) if self.per_route else ""
         message = length_prefixed(_SCOPE_DOMAIN, _utf8(route), _utf8(self.tenant), _utf8(self.key))
         object.__setattr__(self, "digest", hashlib.sha256(message).digest())
 

@@ -296,6 +296,14 @@ def test_route_tenant_and_key_each_make_another_scope() -> None:
         assert one.digest != other.digest
 
 
+def test_a_parameter_by_another_name_is_the_same_route() -> None:
+    one = Scope("POST /v1/charges/{charge_id}/refunds", "acct_1", "k")
+    renamed = Scope("POST /v1/charges/{id}/refunds", "acct_1", "k")
+    assert one.digest == renamed.digest
+    other = Scope("POST /v1/charges/{id}/captures", "acct_1", "k")
+    assert one.digest != other.digest != Scope("POST /v1/charges/x/refunds", "acct_1", "k").digest
+
+
 def test_tenant_wide_scope_is_one_on_every_route() -> None:
     one = Scope("POST /a", "acct_1", "k", per_route=False)
     other = Scope("POST /b", "acct_1", "k", per_route=False)

@@ -12,6 +12,7 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from idempotency import jobs, maintenance, partitions, signals
+from idempotency.conf import settings as idempotency_settings
 from idempotency.core.decisions import Busy, InDoubt, Replay
 from idempotency.core.states import State
 from idempotency.http.requests import build_policy
@@ -53,6 +54,16 @@ def test_reclaiming_frees_keys_whose_owner_is_gone() -> None:
     assert (result.job, result.done, result.failed) == ("reclaim_expired_leases", 1, 0)
     assert (result.more, result.busy) == (False, False)
     assert (gone.row.state, running.row.state) == (State.FAILED, State.PROCESSING)
+
+
+def test_a_reclaimed_key_stands_as_long_as_any_view_may_want() -> None:
+    """Its view's TTL is not known here; expired, it would run again for another request."""
+    key = named()
+    key.won(lease=timedelta(0))
+
+    maintenance.reclaim_expired_leases()
+
+    assert key.row.expires_at - key.row.completed_at == idempotency_settings().retention
 
 
 def test_reclaiming_stops_at_its_bound_and_goes_on_the_next_time(settings: Any) -> None:
