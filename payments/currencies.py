@@ -5,8 +5,6 @@ have no minor unit (metals, XDR, XTS, XXX and the like) are left out: no amount 
 them as an integer.
 """
 
-PUBLISHED = "2026-01-01"
-
 _CODES_BY_EXPONENT = {
     0: """
         BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF
