@@ -53,6 +53,8 @@ _ERRORS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
     (httpcore2.UnsupportedProtocol, httpx2.UnsupportedProtocol),
 )
 _THEIRS = tuple(theirs for theirs, _ in _ERRORS)
+#: And what is too long.
+_UNREADABLE: tuple[type[Exception], ...] = (*_THEIRS, httpx2.ReadError)
 _LOST = "another copy of this request won"
 
 
@@ -139,7 +141,7 @@ class DeadlineTransport(_Pool, httpx2.BaseTransport):
         try:
             for chunk in response.iter_stream():
                 self._take(body, chunk)
-        except (*_THEIRS, httpx2.ReadError):
+        except _UNREADABLE:
             if not self._headers_suffice:
                 raise
 
