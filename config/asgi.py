@@ -19,8 +19,9 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 async def application(scope: dict[str, Any], receive: Any, send: Send) -> None:
     """Django, with a 400 for what it would raise at."""
-    headers = dict(scope.get("headers", ()))
-    if content_type.can_be_read(headers.get(b"content-type", b"").decode("latin-1")):
+    # As Django joins several.
+    sent = b",".join(value for name, value in scope.get("headers", ()) if name == b"content-type")
+    if content_type.can_be_read(sent.decode("latin-1")):
         await django(scope, receive, send)
         return
     start = {"type": "http.response.start", "status": 400}

@@ -16,7 +16,7 @@ that was faster is never overruled: then nothing is written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -169,6 +169,8 @@ def decide(
         answer = enquiry.ask(kept)
         finding = enquiry.find(kept, told, answer, key)
         data = _data(finding, answer, by_hand=bool(told.record))
+        if told.against != enquiry.shown(answer):
+            told = replace(told, against="")  # it took no knowing
     if stake_of(key).two_people:
         return _propose(key, seen, told, finding, person, also)
     act = _Act(key_id, seen, told.choice, finding, request, alias)

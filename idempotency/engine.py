@@ -182,7 +182,8 @@ class Engine:
         return decision
 
     def _let_go_of_connection(self) -> None:
-        """A request that waits needs no connection; a hundred of them would need a hundred."""
+        """A request that waits needs no connection; a hundred of them would need a hundred. And
+        nobody needs one that leads to a standby."""
         connection = connections[self.store.using]
         if not connection.in_atomic_block:
             connection.close()
@@ -214,8 +215,11 @@ class Engine:
             try:
                 return self.store.claim(claim)
             except (OperationalError, InterfaceError, InternalError) as error:
-                if isinstance(error, InternalError) and sqlstate(error) != READ_ONLY:
-                    raise
+                if isinstance(error, InternalError):
+                    if sqlstate(error) != READ_ONLY:
+                        raise
+                    # It answers, so Django would keep it: the next request finds the primary.
+                    self._let_go_of_connection()
                 if sqlstate(error) not in LOST_RACE:
                     raise StoreUnavailable from error
                 time.sleep(random.uniform(0, CLAIM_PAUSE * 2**tried))  # noqa: S311  jitter
@@ -265,8 +269,11 @@ class Engine:
             raise OutcomePending from error
         verdict = Verdict.FAIL if lost else attempt.work.verdict_of(error)
         self._end(attempt, verdict, type(error).__name__)
-        if lost and attempt.execution.may_have_called:
-            raise OutcomePending from error
+        if lost and attempt.may_have_called:
+            raise OutcomePending(
+                "The database could not finish the work, and what it called before may have "
+                "happened. Repeat with the same key; do not use a new one."
+            ) from error
         if lost:
             raise StoreUnavailable(
                 "The database could not finish the work and rolled it back, so nothing happened. "
@@ -291,10 +298,7 @@ class Engine:
         """Release or fail the claim, after the work was rolled back."""
         replace_if_broken(self.store.using)
         try:
-            # An attempt before this one may have called the other side too, under the key that is
-            # derived of this record: it must stay.
-            first = attempt.lease.attempt == 1
-            if verdict is Verdict.RELEASE and first and not attempt.execution.may_have_called:
+            if verdict is Verdict.RELEASE and not attempt.may_have_called:
                 self.store.release(attempt.lease)
                 signals.announce(signals.key_released, attempt.lease)
             else:
@@ -324,6 +328,12 @@ class _Attempt(Generic[R]):
         self.verdict: Verdict = Verdict.STORE
         #: The envelope of an operation that has been prepared; None for atomic work.
         self.prepared: dict[str, Any] | None = None
+
+    @property
+    def may_have_called(self) -> bool:
+        """Whether a call may have gone out under a key that is derived of this record, which must
+        stay then: by this attempt, or by one before it, of which nobody knows."""
+        return self.execution.may_have_called or self.lease.attempt > 1
 
     def run(self) -> None:
         handled = self.work.handle(self.execution)
@@ -394,8 +404,8 @@ def _refuse_outer_transaction(using: str) -> None:
     ):
         raise RuntimeError(
             "A keyed request cannot run inside transaction.atomic(): its claim has to commit "
-            "before the work. Mark the view @transaction.non_atomic_requests, or move the atomic "
-            "block into the handler."
+            "before the work. Mark the view @transaction.non_atomic_requests(using=…), or move the "
+            "atomic block into the handler."
         )
 
 

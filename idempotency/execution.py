@@ -9,7 +9,7 @@ from django.db import connections
 
 from idempotency.conf import settings
 from idempotency.core.decisions import Lease
-from idempotency.core.keys import derive_downstream_key
+from idempotency.core.keys import derive_downstream_key, nameless
 from idempotency.core.policies import Policy
 from idempotency.stores.base import Store
 
@@ -50,7 +50,11 @@ class Execution:
         """
         self.may_have_called = True
         return derive_downstream_key(
-            settings().secret_bytes, self._lease.key_id, service, self._lease.scope.route, step
+            settings().secret_bytes,
+            self._lease.key_id,
+            service,
+            nameless(self._lease.scope.route),
+            step,
         )
 
     def renew(self, duration: timedelta | None = None) -> None:

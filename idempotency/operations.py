@@ -117,14 +117,18 @@ def run_without_key(
         with transaction.atomic(using=using):
             fresh.withdraw(context)
         raise CallNotSent(retry_after=outcome.retry_after)
+    commit = Commit(using)
     try:
         with transaction.atomic(using=using):
+            commit.watch()
             recorded = finalize(fresh, context, outcome)
             demand_unmarked(using)
     except Exception as error:
-        # It has happened and nothing says so: "try again" would do it again.
-        logger.exception("%s without a key ended, and its result is not saved", operation.name)
-        raise OutcomeInDoubt from error
+        if not commit.happened:
+            # The effect has, and nothing says so: "try again" would repeat it.
+            logger.exception("%s without a key ended, and its result is not saved", operation.name)
+            raise OutcomeInDoubt from error
+        logger.exception("a hook after finalize of %s failed", operation.name)
     return recorded
 
 

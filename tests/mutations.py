@@ -493,7 +493,7 @@ MUTATIONS = (
     Mutation(
         "webhooks: the checked address is the one that is connected to",
         "payments/webhooks/delivery.py",
-        "resolve=book.addresses, ",
+        "            resolve=book.addresses,\n",
         "",
         "test_the_address_that_was_checked_is_the_one_that_is_connected_to",
     ),
@@ -860,8 +860,8 @@ MUTATIONS = (
     Mutation(
         "privacy: an operation whose key is gone goes nowhere",
         "idempotency/operations.py",
-        "except Unreadable as error:",
-        "except ZeroDivisionError as error:",
+        "except ImproperlyConfigured as error:\n        # Nobody",
+        "except ZeroDivisionError as error:\n        # Nobody",
         "test_an_operation_whose_key_is_gone_waits_for_it[functions]",
     ),
     Mutation(

@@ -97,7 +97,10 @@ class SettleForm(forms.Form):
     reason = reason_field()
     #: The answer that the page has shown, once its box is ticked.
     against = forms.CharField(
-        label=gettext_lazy("I know, and settle it so"), required=False, max_length=300
+        label=gettext_lazy("I know, and settle it so"),
+        required=False,
+        max_length=300,
+        strip=False,
     )
 
 

@@ -53,6 +53,7 @@ _ERRORS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
     (httpcore2.UnsupportedProtocol, httpx2.UnsupportedProtocol),
 )
 _THEIRS = tuple(theirs for theirs, _ in _ERRORS)
+_ENCODING = b"content-encoding"
 #: And what is too long.
 _UNREADABLE: tuple[type[Exception], ...] = (*_THEIRS, httpx2.ReadError)
 _LOST = "another copy of this request won"
@@ -135,7 +136,11 @@ class DeadlineTransport(_Pool, httpx2.BaseTransport):
                 response.close()
         if cancellation is not None and cancellation.cancelled:
             raise CallCancelled(_LOST)  # its end may be ours and not the server's
-        return httpx2.Response(response.status, headers=response.headers, content=bytes(body))
+        headers = response.headers
+        if self._headers_suffice:
+            # What is cut, or is not what it is called, cannot be decoded.
+            headers = [(name, value) for name, value in headers if name.lower() != _ENCODING]
+        return httpx2.Response(response.status, headers=headers, content=bytes(body))
 
     def _read(self, response: httpcore2.Response, body: bytearray) -> None:
         try:

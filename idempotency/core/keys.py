@@ -132,10 +132,15 @@ class Scope:
     digest: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # A parameter that is renamed between a request and its retry makes no other route of it.
-        route = _PARAMETER.sub("{}", self.route) if self.per_route else ""
+        route = nameless(self.route) if self.per_route else ""
         message = length_prefixed(_SCOPE_DOMAIN, _utf8(route), _utf8(self.tenant), _utf8(self.key))
         object.__setattr__(self, "digest", hashlib.sha256(message).digest())
+
+
+def nameless(route: str) -> str:
+    """A route without the names of its parameters: one that is renamed between a request and its
+    retry makes no other route of it."""
+    return _PARAMETER.sub("{}", route)
 
 
 def derive_downstream_key(

@@ -201,10 +201,10 @@ class IdempotencyMixin:
         # Read the bytes before DRF parses them away; a form's may be gone already, and its fields
         # are as good.
         body = b"" if parsed else _body(self._http)
-        if not parsed:
-            requests.demand_whole(self._http)
         if parsed:
             requests.demand_text(self._http)
+        else:
+            requests.demand_whole(self._http)
         # Parsing comes before the key: what cannot be parsed is DRF's 400 or 415.
         try:
             request.data  # noqa: B018

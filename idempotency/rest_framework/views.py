@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from idempotency.core.keys import Scope
+from idempotency.core.keys import Scope, nameless
 from idempotency.http import protection
 from idempotency.http.routes import protected_routes
 from idempotency.stores import get_store
@@ -29,16 +29,17 @@ class IdempotencyKeyView(APIView):
         return protection.default_tenant(self.request.user)
 
     def get(self, request: Request, key: str) -> Response:
-        wanted = request.query_params.get("route")
+        route = request.query_params.get("route")
+        wanted = None if route is None else nameless(route)
         tenant = self.get_idempotency_tenant()
         digests = {
             Scope(route.name, tenant, key, per_route=route.policy.scope == "route").digest
             for route in protected_routes()
-            if route.policy is not None and wanted in (None, route.name)
+            if route.policy is not None and wanted in (None, nameless(route.name))
         }
         found = get_store().find(list(digests))
         # A key of the whole account was used at one of its routes.
-        data = [_describe(record) for record in found if wanted in (None, record.route)]
+        data = [_describe(record) for record in found if wanted in (None, nameless(record.route))]
         return Response({"data": data})
 
 

@@ -18,10 +18,11 @@ def keys_database() -> str:
 
 
 def non_atomic(view: View) -> View:
-    """Exempt a view from ATOMIC_REQUESTS on the keys' database, which need not be the default one:
-    what has to commit in more than one step cannot be in a transaction of the request."""
+    """Exempt a view from ATOMIC_REQUESTS on the default database, and on that of the keys where it
+    is another one: what has to commit in more than one step, or waits for the network, cannot be in
+    a transaction of the request."""
     exempt: Callable[[View], View] = transaction.non_atomic_requests(using=keys_database())
-    return exempt(view)
+    return exempt(transaction.non_atomic_requests(view))
 
 
 class Commit:

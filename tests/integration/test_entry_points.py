@@ -34,7 +34,8 @@ def test_it_is_one_under_asgi_too(content_type: str) -> None:
     async def send(message: dict[str, Any]) -> None:
         told.append(message)
 
-    scope = {"type": "http", "headers": [(b"content-type", content_type.encode())]}
+    headers = [(b"content-type", content_type.encode()), (b"content-type", b"text/plain")]
+    scope = {"type": "http", "headers": headers}
     asyncio.run(application(scope, None, send))
     assert [message.get("status") for message in told] == [400, None]
     assert b"Content-Type" in told[1]["body"]

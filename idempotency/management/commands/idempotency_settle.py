@@ -66,7 +66,7 @@ class Command(ReportCommand):
         parser.add_argument(
             "--against",
             metavar="ANSWER",
-            default="",
+            type=open_key.text(300),
             help="Although the other side says ANSWER, or a call may still be on its way: as the "
             "refusal has named it.",
         )
@@ -135,7 +135,7 @@ class Command(ReportCommand):
 def _told(options: dict[str, Any]) -> Told:
     choice = _CHOICES[options["choice"]]
     record = options["their_record"] or ""
-    return Told(choice, options["reason"], record, options["against"])
+    return Told(choice, options["reason"], record, options["against"] or "")
 
 
 def _lines(

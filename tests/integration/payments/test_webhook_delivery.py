@@ -140,6 +140,12 @@ def test_an_answer_that_does_not_end_is_cut_off_and_counts(start: Callable[..., 
     assert len(answer.content) < 3 * delivery.MAX_ANSWER
 
 
+def test_an_answer_that_is_not_what_it_is_called_counts(start: Callable[..., Server]) -> None:
+    server = start(body=b"ok", headers={"Content-Encoding": "gzip"})
+    answer = post(Postman(AddressBook(Names("127.0.0.1"))), url_of(server))
+    assert isinstance(delivery.ending_of(answer), Delivered)
+
+
 @pytest.mark.parametrize("status", [200, 503])
 def test_an_answer_that_breaks_off_counts_by_its_status(status: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,12 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.response import Response
 
 from idempotency import operators
+from idempotency.core.decisions import Claim, Won
+from idempotency.core.keys import Scope
+from idempotency.execution import Execution
+from idempotency.http.requests import build_policy
 from idempotency.models import IdempotencyKey, StoredResponse
+from idempotency.stores import get_store
 from tests.integration.portable import views
 from tests.integration.portable.api import Api, assert_problem, key_of
 from tests.integration.portable.conformance.harness import Key
@@ -61,6 +67,21 @@ def test_an_attempt_that_did_not_call_keeps_what_one_before_it_may_have_called(
     for behaviour, status in ((first, 500), (second, 400), (third, 201)):
         views.behaviour = behaviour
         assert api.post("/required", {"a": 1}, "k").status_code == status
+    assert len(set(asked)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_renamed_parameter_calls_under_the_key_of_before(each_store: str) -> None:
+    """Between the two attempts somebody deployed ``{id}`` in the place of ``{charge_id}``."""
+    asked = []
+    for name in ("charge_id", "id"):
+        store = get_store()
+        scope = Scope(f"POST /charges/{{{name}}}/refunds", "acct_1", "k")
+        won = store.claim(Claim(scope, bytes(32), 1, uuid.uuid4(), timedelta(seconds=30)))
+        assert isinstance(won, Won)
+        asked.append(Execution(store, won.lease, build_policy({})).downstream_key("refund"))
+        store.fail(won.lease, "no answer", timedelta(days=1))
+    assert won.lease.attempt == 2
     assert len(set(asked)) == 1
 
 

@@ -558,6 +558,13 @@ def test_an_operation_without_a_key_that_was_done_and_is_not_saved_is_in_doubt(
     assert "tests.buy without a key ended, and its result is not saved" in caplog.text
 
 
+def test_a_hook_that_fails_after_finalize_without_a_key_leaves_no_doubt(api: Api) -> None:
+    steps.finalize = lambda: transaction.on_commit(raising(RuntimeError("the broker is away")))
+
+    assert api.post("/buy", {}).status_code == 201
+    assert (bought(), len(elsewhere.effects)) == (1, 1)
+
+
 def test_a_secret_that_changes_changes_no_call_that_is_open(
     api: Api, each_store: str, configure: Any
 ) -> None:

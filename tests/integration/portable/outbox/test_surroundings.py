@@ -17,7 +17,7 @@ from tests.integration.portable.outbox.mail import Mail, dispatch, states, write
 pytestmark = pytest.mark.django_db
 
 
-def test_w007_a_lease_that_the_scheduled_run_cannot_wait_for(
+def test_w009_a_lease_that_the_scheduled_run_cannot_wait_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(channels, "_registry", {})

@@ -80,7 +80,7 @@ def propose(key: str) -> Proposal:
     """A person proposes that the operation succeeded."""
     row = key_of(key)
     result = {"id": "e1"}
-    told = {"result": result, "against": False, "reason": "seen", "person": Person("maria")}
+    told = {"result": result, "against": "", "reason": "seen", "person": Person("maria")}
     return approvals.propose(row, Seen.of(row), Choice.SUCCEEDED, **told)
 
 
