@@ -479,11 +479,12 @@ def row_versions() -> list[Any]:
 
 
 def rows_written_so_far() -> tuple[int, ...]:
-    """Inserts, updates, deletes and dead rows of the key table, aborted ones among them."""
+    """Inserts, updates and deletes of the key table, aborted ones among them. Not its dead rows: a
+    vacuum may come in between."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
         cursor.execute(
-            "SELECT n_tup_ins, n_tup_upd, n_tup_del, n_dead_tup FROM pg_stat_user_tables "
+            "SELECT n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables "
             "WHERE relname = 'idempotency_idempotencykey'"
         )
         counts: tuple[int, ...] = cursor.fetchone()
