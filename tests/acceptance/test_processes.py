@@ -72,8 +72,7 @@ def test_case_49_forked_workers_with_threads_charge_once_and_never_hang(product:
     answers = together(AT_ONCE, lambda _: product.transfer(new_key()))
     assert {answer.status_code for answer in answers} == {201}
     product.assert_ledgers_agree()
-    # A warning, and its traceback, may say that Valkey took long on a busy machine.
-    assert "[error" not in product.log()
+    assert "Traceback" not in product.log()
 
 
 def test_case_49_a_worker_forked_after_another_was_killed_shares_nothing_either(

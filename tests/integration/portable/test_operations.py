@@ -545,12 +545,13 @@ def test_an_operation_without_a_key_whose_prepare_is_marked_for_rollback_has_fai
     assert elsewhere.asked == []
 
 
-@pytest.mark.parametrize("how", FINALIZE_FAILS)
+@pytest.mark.parametrize("how", [*FINALIZE_FAILS, "is marked for rollback"])
 def test_an_operation_without_a_key_that_was_done_and_is_not_saved_is_in_doubt(
     api: Api, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A caller who hears a 500, or "try again", would do it again."""
-    steps.finalize = FINALIZE_FAILS[how]  # type: ignore[assignment]
+    marks = {"is marked for rollback": lambda: transaction.set_rollback(True)}
+    steps.finalize = (FINALIZE_FAILS | marks)[how]  # type: ignore[assignment]
 
     assert_problem(api.post("/buy", {}), 409, "outcome_in_doubt", "never")
 
