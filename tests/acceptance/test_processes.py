@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,10 @@ AT_ONCE = 30
 
 @pytest.fixture(scope="module")
 def product(make_product: Callable[..., Product]) -> Product:
-    return make_product(IDEMPOTENCY_LEASE="2").start("--preload")
+    # redis-py takes its timeouts from the URL: 0.1 s of a busy machine would leave tracebacks of
+    # their own in the log.
+    patient = f"{os.environ['REDIS_URL']}?socket_timeout=10&socket_connect_timeout=10"
+    return make_product(IDEMPOTENCY_LEASE="2", REDIS_URL=patient).start("--preload")
 
 
 def connections(pid: int) -> set[str]:
