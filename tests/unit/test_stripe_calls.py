@@ -13,6 +13,7 @@ from idempotency.client.transports import NoAnswer
 from idempotency.operations import Unknown
 from payments.gateways import stripe_books, stripe_calls
 from payments.gateways.readings import ReadingTransport, collecting, findings
+from payments.gateways.stripe import StripeGateway
 from payments.gateways.stripe_calls import AskFirst
 
 REQUEST = Request("POST", "https://api.example/v1/payment_intents", {}, b"")
@@ -47,3 +48,8 @@ def test_a_refund_that_came_back_moved_nothing(status: str, counts: bool) -> Non
     source = {"id": "re_1", "amount": 5, "currency": "eur", "metadata": {}, "status": status}
     transaction = {"type": "refund", "source": source, "created": 0}
     assert (stripe_books._movement(transaction) is not None) is counts
+
+
+def test_the_books_of_its_test_mode_are_others() -> None:
+    live, test = (StripeGateway(api_key=f"sk_{mode}_1") for mode in ("live", "test"))
+    assert live.books != test.books

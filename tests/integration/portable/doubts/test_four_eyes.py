@@ -334,6 +334,12 @@ def test_one_that_was_made_against_the_answer_stands(limit: None) -> None:
     assert key.row.state == State.FAILED
 
 
+def test_what_took_no_knowing_is_not_said_to_be_against_anything(limit: None) -> None:
+    key = stand(minor=5000)
+    says(PAID)
+    assert propose(key, Choice.SUCCEEDED, against=shown(NOTHING)).against == ""
+
+
 def test_but_not_against_an_answer_that_came_since(limit: None) -> None:
     with at(NOW):
         key = stand(minor=5000)
