@@ -94,12 +94,12 @@ class Admission:
         """Turn away before the claim what would only give its claim back. At most one statement a
         request, and none while the budget is not scarce and nothing is in the way. Raises
         BudgetExhausted, DeadlinePassed, or the obstacle."""
-        self.demand_time()
         if self._looked:
             return
         obstacle, in_question = self._obstacle(), self._in_question()
         if obstacle is None and not in_question:
             return
+        self.demand_time()
         self._looked = True
         try:
             standing = store.standing(scope.digest)

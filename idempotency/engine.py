@@ -30,7 +30,6 @@ from django.db import (
     InternalError,
     OperationalError,
     connections,
-    transaction,
 )
 
 from idempotency import metrics, operations, partitions, signals, spans
@@ -64,7 +63,8 @@ from idempotency.execution import Execution
 from idempotency.operations import Operation, Reply
 from idempotency.stores import get_store
 from idempotency.stores.base import Store
-from idempotency.stores.sessions import Commit, demand_unmarked, replace_if_broken
+from idempotency.stores.sessions import replace_if_broken
+from idempotency.stores.transactions import Transaction, demand_unmarked
 from idempotency.waiting import Waiter, get_waiter
 
 logger = logging.getLogger("idempotency")
@@ -243,18 +243,14 @@ class Engine:
 
     @spans.traced("idempotency.run", lambda engine, lease, *_: spans.of_lease(lease))
     def _work(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
-        commit = Commit(self.store.using)
-        attempt = _Attempt(self.store, lease, request, work, commit)
+        transaction = Transaction(self.store.using, log_digest(lease.digest))
+        attempt = _Attempt(self.store, lease, request, work, transaction)
         try:
-            with transaction.atomic(using=self.store.using, durable=True):
-                commit.watch()
+            with transaction:
                 attempt.run()
         except Exception as error:
-            if not commit.happened:
-                self._rolled_back(attempt, error)
-                raise
-            # Work and answer stand, whatever a hook of the work's own says: the caller hears them.
-            logger.exception("an on_commit hook of %s failed", log_digest(lease.digest))
+            self._rolled_back(attempt, error)
+            raise
         return self._ended(attempt)
 
     def _rolled_back(self, attempt: _Attempt[R], error: Exception) -> None:
@@ -316,10 +312,15 @@ class _Attempt(Generic[R]):
     """One run of the handler inside the work's transaction, and what it came to."""
 
     def __init__(
-        self, store: Store, lease: Lease, request: KeyedRequest, work: Work[R], commit: Commit
+        self,
+        store: Store,
+        lease: Lease,
+        request: KeyedRequest,
+        work: Work[R],
+        transaction: Transaction,
     ) -> None:
         self.store, self.lease, self.request, self.work = store, lease, request, work
-        self.commit = commit
+        self.transaction = transaction
         self.execution = Execution(store, lease, request.policy)
         #: From here on a broken connection leaves open whether the transaction was committed.
         self.finished = False
@@ -355,13 +356,13 @@ class _Attempt(Generic[R]):
 
     def _settle(self) -> None:
         """Keep the answer with the work, or roll the work back."""
+        connection = self.transaction.connection
         if self.recorded.status < 400:
-            demand_unmarked(self.store.using)
-        rolled_back = transaction.get_rollback(using=self.store.using)
+            demand_unmarked(connection)
         policy = self.request.policy
-        self.verdict = policy.verdict(self.recorded.status, rolled_back=rolled_back)
+        self.verdict = policy.verdict(self.recorded.status, rolled_back=connection.get_rollback())
         if self.verdict is not Verdict.STORE:
-            transaction.set_rollback(True, using=self.store.using)
+            connection.set_rollback(True)
             return
         self._complete(policy)
 
@@ -369,7 +370,7 @@ class _Attempt(Generic[R]):
     def _complete(self, policy: Policy) -> None:
         kept = self.recorded.within(policy.max_response_bytes)
         self.finished = True
-        day = self.store.complete(self.lease, kept, policy.ttl, commit=self.commit.ours)
+        day = self.store.complete(self.lease, kept, policy.ttl, commit=self.transaction.outermost)
         if day != self.lease.response_day:
             partitions.forget_day(self.store.using, self.lease.response_day)
 

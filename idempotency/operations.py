@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from idempotency import partitions, signals, spans
 from idempotency.core.decisions import Lease
@@ -43,7 +43,8 @@ from idempotency.kept import Kept, attempt, envelope, finalize
 from idempotency.models import EventKind
 from idempotency.signals import announce
 from idempotency.stores.base import Store
-from idempotency.stores.sessions import Commit, demand_unmarked, replace_if_broken
+from idempotency.stores.sessions import replace_if_broken
+from idempotency.stores.transactions import Transaction, demand_unmarked
 
 __all__ = [
     "PREPARED",
@@ -104,9 +105,9 @@ def run_without_key(
             if policy.verdict(context.status) is not Verdict.STORE:
                 transaction.set_rollback(True, using=using)
             elif context.status < 400:
-                demand_unmarked(using)
+                demand_unmarked(connections[using])
             return context.record()
-        demand_unmarked(using)
+        demand_unmarked(connections[using])
     fresh = type(operation)()
     outcome = attempt(fresh, "call", context, uuid.uuid4().hex)
     if isinstance(outcome, Unknown):
@@ -117,18 +118,14 @@ def run_without_key(
         with transaction.atomic(using=using):
             fresh.withdraw(context)
         raise CallNotSent(retry_after=outcome.retry_after)
-    commit = Commit(using)
     try:
-        with transaction.atomic(using=using):
-            commit.watch()
+        with Transaction(using, f"finalize of {operation.name}", durable=False) as ending:
             recorded = finalize(fresh, context, outcome)
-            demand_unmarked(using)
+            demand_unmarked(ending.connection)
     except Exception as error:
-        if not commit.happened:
-            # The effect has, and nothing says so: "try again" would repeat it.
-            logger.exception("%s without a key ended, and its result is not saved", operation.name)
-            raise OutcomeInDoubt from error
-        logger.exception("a hook after finalize of %s failed", operation.name)
+        # The effect has happened, and nothing says so: "try again" would repeat it.
+        logger.exception("%s without a key ended, and its result is not saved", operation.name)
+        raise OutcomeInDoubt from error
     return recorded
 
 
@@ -179,21 +176,17 @@ def _age(task: _Open) -> timedelta:
 
 @spans.traced("idempotency.complete", lambda task, *_: spans.of_lease(task.lease))
 def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
-    commit = Commit(task.store.using)
     try:
-        with transaction.atomic(using=task.store.using, durable=True):
-            commit.watch()
+        with Transaction(task.store.using, f"finalize of {task.name}") as ending:
             recorded = task.kept.finalize(outcome)
             kept = recorded.within(task.kept.limit)
-            day = task.store.complete(task.lease, kept, task.kept.ttl, commit=commit.ours)
+            day = task.store.complete(task.lease, kept, task.kept.ttl, commit=ending.outermost)
     except LeaseLost:
         raise
     except Exception as error:
         # The effect happened and its result is not saved: whoever resumes gets the same answer from
         # the other side. Telling the caller to start anew here would charge twice.
-        if not commit.happened:
-            _leave(task, error, "finalize")
-        logger.exception("a hook after finalize of %s failed", task.name)
+        _leave(task, error, "finalize")
     if day != task.lease.response_day:
         partitions.forget_day(task.store.using, task.lease.response_day)
     announce(signals.key_completed, task.lease, status=recorded.status)
@@ -201,10 +194,8 @@ def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
 
 
 def _withdraw(task: _Open, outcome: NotSent) -> NoReturn:
-    commit = Commit(task.store.using)
     try:
-        with transaction.atomic(using=task.store.using, durable=True):
-            commit.watch()
+        with Transaction(task.store.using, f"withdraw of {task.name}"):
             task.kept.operation.withdraw(task.kept.context)
             task.store.fail(task.lease, outcome.reason, task.kept.ttl, forget_recovery=True)
             _note(task.store, task.lease, EventKind.WITHDRAWN, outcome.reason)
@@ -212,9 +203,7 @@ def _withdraw(task: _Open, outcome: NotSent) -> NoReturn:
         raise
     except Exception as error:
         # The intent is still there, so it is resumed as if the outcome were unknown.
-        if not commit.happened:
-            _leave(task, error, "withdraw")
-        logger.exception("a hook after withdraw of %s failed", task.name)
+        _leave(task, error, "withdraw")
     announce(signals.key_failed, task.lease, reason=outcome.reason)
     raise CallNotSent(retry_after=outcome.retry_after)
 

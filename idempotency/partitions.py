@@ -19,6 +19,7 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 from django.db import Error, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
 from idempotency.conf import settings
@@ -139,7 +140,7 @@ def ensure_day(using: str, day: date) -> None:
     Does nothing inside a transaction, where healing could deadlock, and on other databases.
     """
     connection = connections[using]
-    if connection.vendor != "postgresql" or _is_settled(cached := _cache_key(using, day)):
+    if connection.vendor != "postgresql" or _is_settled(cached := _cache_key(connection, day)):
         return
     try:
         if connection.get_autocommit():
@@ -168,7 +169,7 @@ def _heal(using: str, day: date) -> None:
 
 def forget_day(using: str, day: date) -> None:
     """Look again the next time: the day turned out to be missing."""
-    _known.discard(_cache_key(using, day))
+    _known.discard(_cache_key(connections[using], day))
 
 
 def days_ahead(using: str) -> int | None:
@@ -393,6 +394,6 @@ def _milliseconds(duration: timedelta) -> str:
     return f"{duration / timedelta(milliseconds=1):.0f}ms"
 
 
-def _cache_key(using: str, day: date) -> _Day:
+def _cache_key(connection: BaseDatabaseWrapper, day: date) -> _Day:
     # The name too: tests point one alias at another database.
-    return using, str(connections[using].settings_dict["NAME"]), day
+    return connection.alias, str(connection.settings_dict["NAME"]), day

@@ -30,7 +30,8 @@ from idempotency.kept import Kept
 from idempotency.models import IdempotencyKey
 from idempotency.operations import announce
 from idempotency.stores.base import Seen, Store
-from idempotency.stores.sessions import Commit, replace_if_broken
+from idempotency.stores.sessions import replace_if_broken
+from idempotency.stores.transactions import Transaction
 
 logger = logging.getLogger("idempotency")
 
@@ -68,23 +69,19 @@ def settle(store: Store, key_id: int, seen: Seen, finding: Finding, resolution: 
     lease = store.take_over_seen(key_id, seen, settings().lease, idle=idle)
     if lease is None:
         return False
-    commit = Commit(store.using)
     try:
         partitions.ensure_day(store.using, lease.response_day)
-        with transaction.atomic(using=store.using):
-            commit.watch()
+        with Transaction(store.using, f"settling {kept.operation.name}", durable=False):
             told = _end(store, lease, kept, finding)
             _tell_story(store, lease, seen, resolution, _WORDS[type(finding)])
     except LeaseLost:
         return False
     except Exception as error:
-        if not commit.happened:
-            ours = _put_back(store, lease, seen, f"{type(error).__name__} when it was settled")
-            if ours or isinstance(error, (DatabaseError, InterfaceError)):
-                raise
-            # Somebody took over and was faster, so this step found its intent done: no defect.
-            return False
-        logger.exception("a hook after settling %s failed", kept.operation.name)
+        ours = _put_back(store, lease, seen, f"{type(error).__name__} when it was settled")
+        if ours or isinstance(error, (DatabaseError, InterfaceError)):
+            raise
+        # Somebody took over and was faster, so this step found its intent done: no defect.
+        return False
     ended = signals.key_failed if idle else signals.key_completed
     announce(ended, lease, was=seen.state, actor=resolution.actor, **told)
     return True

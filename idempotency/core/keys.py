@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import cast
 
 import http_sf
@@ -137,6 +138,7 @@ class Scope:
         object.__setattr__(self, "digest", hashlib.sha256(message).digest())
 
 
+@lru_cache(maxsize=1024)
 def nameless(route: str) -> str:
     """A route without the names of its parameters: one that is renamed between a request and its
     retry makes no other route of it."""

@@ -53,20 +53,17 @@ def stored_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str],
 
     Names listed in ``Connection`` are hop-by-hop too (RFC 9110 section 7.6.1).
     """
-    pairs = [(name, value) for name, value in headers]
-    nominated = {
-        token.strip().lower()
-        for name, value in pairs
-        if name.lower() == "connection"
-        for token in value.split(",")
-    }
-    return tuple(
-        (name, value)
-        for name, value in pairs
-        if name.lower() not in _PER_EXCHANGE
-        and name.lower() not in nominated
-        and not name.lower().startswith(_PER_EXCHANGE_PREFIXES)
-    )
+    kept: list[tuple[str, str]] = []
+    nominated: set[str] = set()
+    for name, value in headers:
+        lower = name.lower()
+        if lower == "connection":
+            nominated.update(token.strip().lower() for token in value.split(","))
+        elif lower not in _PER_EXCHANGE and not lower.startswith(_PER_EXCHANGE_PREFIXES):
+            kept.append((name, value))
+    if nominated:
+        kept = [(name, value) for name, value in kept if name.lower() not in nominated]
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ Unknown, and the job, which has no deadline, finishes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from django.http import HttpRequest
@@ -51,11 +50,14 @@ def current_deadline() -> Deadline | None:
     return _current.get()
 
 
-@contextmanager
-def governing(deadline: Deadline) -> Iterator[None]:
+class governing:  # noqa: N801  as contextlib's own
     """Make it the current deadline inside the block."""
-    before = _current.set(deadline)
-    try:
-        yield
-    finally:
-        _current.reset(before)
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+
+    def __enter__(self) -> None:
+        self._before = _current.set(self._deadline)
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -17,7 +17,8 @@ from idempotency.engine import Answer, Engine, Handled, KeyedRequest, Work
 from idempotency.http.problems import problem_response
 from idempotency.http.recording import record, respond
 from idempotency.stores import get_store
-from idempotency.stores.sessions import demand_unmarked, keys_database
+from idempotency.stores.sessions import keys_database
+from idempotency.stores.transactions import demand_unmarked
 
 #: Characters the tenant column holds.
 TENANT_LENGTH = 255
@@ -78,7 +79,7 @@ def run_unkeyed(
         handled = work.handle(None)
         if isinstance(handled, Handled):
             if handled.recorded.status < 400:
-                demand_unmarked(using)
+                demand_unmarked(connections[using])
             if policy.verdict(handled.recorded.status) is not Verdict.STORE:
                 transaction.set_rollback(True, using=using)
             return handled.response

@@ -196,15 +196,16 @@ class IdempotencyMixin:
             return protection.run_keyed(self._http, keyed, work)
 
     def _keyed(self, request: Request, policy: Policy) -> KeyedRequest | None:
-        requests.demand_length(self._http)
-        parsed = requests.is_form(self._http)
+        http = self._http
+        requests.demand_length(http)
+        parsed = requests.is_form(http)
         # Read the bytes before DRF parses them away; a form's may be gone already, and its fields
         # are as good.
-        body = b"" if parsed else _body(self._http)
+        body = b"" if parsed else _body(http)
         if parsed:
-            requests.demand_text(self._http)
+            requests.demand_text(http)
         else:
-            requests.demand_whole(self._http)
+            requests.demand_whole(http)
         # Parsing comes before the key: what cannot be parsed is DRF's 400 or 415.
         try:
             request.data  # noqa: B018
@@ -213,7 +214,8 @@ class IdempotencyMixin:
             raise ParseError("The body is nested too deeply.") from None
         except RequestDataTooBig as error:
             raise BodyTooLarge from error
-        requests.demand_whole(self._http)
+        if parsed:
+            requests.demand_whole(http)
         key = self.get_idempotency_key(policy)
         if key is None:
             return None
@@ -221,7 +223,7 @@ class IdempotencyMixin:
         return KeyedRequest(
             scope=self.get_idempotency_scope(key, policy),
             policy=policy,
-            fingerprint=requests.fingerprinter(self._http, body, form, policy),
+            fingerprint=requests.fingerprinter(http, body, form, policy),
             admission=self._admission,
         )
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg import ClientCursor, Connection, Cursor
+from psycopg.pq import Escaping, Format
 
 from idempotency import encryption
 from idempotency.core.decisions import (
@@ -36,61 +34,83 @@ from idempotency.core.responses import RecordedResponse
 from idempotency.stores import clock
 from idempotency.stores.database import DatabaseStore
 from idempotency.stores.rows import opened
+from idempotency.stores.statements import StatementCursor, Wire
 
 logger = logging.getLogger("idempotency")
 
-_CLAIM = "SELECT * FROM idempotency_claim_v1(%s, %s, %s, %s, %s, %s::smallint, %s, %s, %s, %s)"
-_COMPLETE = "SELECT idempotency_complete_v1(%s, %s, %s::smallint, %s::jsonb, %s, %s, %s)"
-#: One message, so one round trip, of the simple protocol: the server stops at the first error, so
-#: a lost lease is never committed. Django's own COMMIT then finds no transaction and sends nothing.
-_COMPLETE_AND_COMMIT = f"{_COMPLETE}; COMMIT"
 #: What idempotency_complete_v1 raises for a lost lease.
 _LEASE_LOST = "ID001"
+_TEXT, _BINARY = Format.TEXT, Format.BINARY
 
 
-class _Row(NamedTuple):
-    """One row of idempotency_claim_v1."""
+class _ClaimCursor(StatementCursor):
+    # Days and durations as text that no setting of the session changes.
+    statement = (
+        "SELECT o_outcome, o_id, o_attempt, to_char(o_day, 'YYYY-MM-DD'), o_recovery_point, "
+        "o_context, o_version, extract(epoch FROM o_lease_left), o_status, o_headers, o_body "
+        "FROM idempotency_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+    )
+    name = b"idempotency_claim"
+    # The texts of a caller by their length: a NUL in them is refused, and not their end.
+    formats = (_BINARY,) * 5 + (_TEXT,) * 5
 
-    outcome: str
-    id: int
-    attempt: int
-    day: date
-    recovery_point: str
-    context: str | None
-    version: int
-    lease_left: timedelta | None
-    status: int | None
-    headers: str
-    body: bytes | None
 
-    def won(self, claim: Claim) -> Won:
-        return Won(
-            Lease(
-                key_id=self.id,
-                owner=claim.owner,
-                attempt=self.attempt,
-                digest=claim.scope.digest,
-                scope=claim.scope,
-                response_day=self.day,
-                recovery_point=self.recovery_point,
-                context=None if self.context is None else json.loads(self.context),
-                takeover=self.outcome == "takeover",
-                reused=self.outcome == "reused",
-            )
+class _CompleteCursor(StatementCursor):
+    statement = "SELECT to_char(idempotency_complete_v1($1, $2, $3, $4, $5, $6, $7), 'YYYY-MM-DD')"
+    name = b"idempotency_complete"
+    formats = (_TEXT, _TEXT, _TEXT, _TEXT, _BINARY, _TEXT, _TEXT)
+
+
+class _CompleteAndCommitCursor(_CompleteCursor):
+    name = b"idempotency_complete_and_commit"
+    commits = True
+
+
+def _duration(duration: timedelta) -> bytes:
+    return b"%d microseconds" % (duration // timedelta(microseconds=1))
+
+
+def _frozen() -> Wire:
+    now = clock.frozen()
+    return None if now is None else now.isoformat().encode()
+
+
+def _won(row: tuple[Any, ...], claim: Claim) -> Won:
+    outcome, key_id, attempt, day, recovery_point, context = row[:6]
+    return Won(
+        Lease(
+            key_id=int(key_id),
+            owner=claim.owner,
+            attempt=int(attempt),
+            digest=claim.scope.digest,
+            scope=claim.scope,
+            response_day=date.fromisoformat(day.decode()),
+            recovery_point=recovery_point.decode(),
+            context=None if context is None else json.loads(context),
+            takeover=outcome == b"takeover",
+            reused=outcome == b"reused",
         )
-
-    def replay(self) -> Replay:
-        if self.status is None:
-            return Replay(None)
-        return Replay(opened(self.id, self.status, json.loads(self.headers), self.body))
+    )
 
 
-_HELD: dict[str, Callable[[_Row], Decision]] = {
-    "replay": _Row.replay,
-    "busy": lambda row: Busy(row.lease_left or timedelta(0)),
-    "mismatch": lambda row: Mismatch(),
-    "in_doubt": lambda row: InDoubt(),
-    "version": lambda row: OtherVersion(row.version),
+def _replay(row: tuple[Any, ...]) -> Replay:
+    status, headers, body = row[8:]
+    if status is None:
+        return Replay(None)
+    kept = None if body is None else Escaping().unescape_bytea(body)
+    return Replay(opened(int(row[1]), int(status), json.loads(headers), kept))
+
+
+def _busy(row: tuple[Any, ...]) -> Busy:
+    return Busy(timedelta(seconds=float(row[7] or 0)))
+
+
+_HELD: dict[bytes, Callable[[tuple[Any, ...]], Decision]] = {
+    b"replay": _replay,
+    b"busy": _busy,
+    b"mismatch": lambda row: Mismatch(),
+    b"in_doubt": lambda row: InDoubt(),
+    b"version": lambda row: OtherVersion(int(row[6])),
 }
 
 
@@ -99,90 +119,85 @@ class PostgresStore(DatabaseStore):
 
     def claim(self, claim: Claim) -> Decision:
         scope = claim.scope
-        # Asynchronous only as a transaction of its own; inside another one it would unflush the
-        # work's commit.
-        alone = connections[self.using].get_autocommit()
-        row = _Row(
-            *self._call(
-                # Binds on the server, so that psycopg may prepare it (``prepare_threshold``).
-                Cursor,
-                _CLAIM,
-                [
-                    scope.digest,
-                    scope.key,
-                    scope.route,
-                    scope.tenant,
-                    claim.fingerprint,
-                    claim.fingerprint_version,
-                    claim.owner,
-                    claim.lease,
-                    alone,
-                    clock.frozen(),
-                ],
-            )
+        connection = self._connected()
+        row = _send(
+            connection,
+            _ClaimCursor,
+            [
+                scope.digest,
+                scope.key.encode(),
+                scope.route.encode(),
+                scope.tenant.encode(),
+                claim.fingerprint,
+                b"%d" % claim.fingerprint_version,
+                str(claim.owner).encode(),
+                _duration(claim.lease),
+                # Asynchronous only as a transaction of its own; inside another one it would unflush
+                # the work's commit.
+                b"true" if connection.autocommit else b"false",
+                _frozen(),
+            ],
         )
-        held = _HELD.get(row.outcome)
-        return row.won(claim) if held is None else held(row)
+        held = _HELD.get(row[0])
+        return _won(row, claim) if held is None else held(row)
 
     def complete(
         self, lease: Lease, response: RecordedResponse, ttl: timedelta, *, commit: bool = False
     ) -> date:
-        day: date
         response = encryption.seal(response)
         try:
-            (day,) = self._call(
-                # Binds on the client: two statements in one message cannot have parameters.
-                ClientCursor,
-                _COMPLETE_AND_COMMIT if commit else _COMPLETE,
+            (completed,) = _send(
+                self._connected(),
+                _CompleteAndCommitCursor if commit else _CompleteCursor,
                 [
-                    lease.key_id,
-                    lease.owner,
-                    response.status,
-                    json.dumps(response.headers),
+                    b"%d" % lease.key_id,
+                    str(lease.owner).encode(),
+                    b"%d" % response.status,
+                    json.dumps(response.headers).encode(),
                     response.body,
-                    ttl,
-                    clock.frozen(),
+                    _duration(ttl),
+                    _frozen(),
                 ],
             )
         except DatabaseError as error:
             if getattr(error.__cause__, "sqlstate", None) == _LEASE_LOST:
                 raise LeaseLost from None
             raise
+        day = date.fromisoformat(completed.decode())
         if day != lease.response_day:
             logger.warning("no partition for %s: the response went to %s", lease.response_day, day)
         return day
 
-    def _call(self, kind: type[Cursor[Any]], sql: str, parameters: list[Any]) -> tuple[Any, ...]:
+    def _connected(self) -> BaseDatabaseWrapper:
+        """Django's connection, as its own cursor would find it: CONN_HEALTH_CHECKS replaces a
+        session that a restart of the database ended."""
         connection = connections[self.using]
-        # As Django's own cursor does: CONN_HEALTH_CHECKS replaces a session that a restart of the
-        # database ended.
         connection.close_if_health_check_failed()
         connection.ensure_connection()
         connection.validate_thread_sharing()
-        wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
-        cursor = wrap(_cursor_of(connection, kind))
-        cursor.execute(sql, parameters)
-        row: tuple[Any, ...] = cursor.fetchone()
-        return row
+        return connection
 
 
-@dataclass(slots=True)
-class _Cursors:
-    """The cursors of one session. Making one costs a sixth of a claim, and the one row is read
-    before anybody can use it again."""
-
-    session: Connection[Any]
-    made: dict[type[Cursor[Any]], Cursor[Any]]
-
-
-_cursors: WeakKeyDictionary[BaseDatabaseWrapper, _Cursors] = WeakKeyDictionary()
+def _send(
+    connection: BaseDatabaseWrapper, kind: type[StatementCursor], parameters: list[Wire]
+) -> tuple[Any, ...]:
+    wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
+    cursor: Any = _cursor_of(connection.connection, kind)
+    wrap(cursor).execute(kind.statement, parameters)
+    row: tuple[Any, ...] = cursor.fetchone()
+    return row
 
 
-def _cursor_of(connection: BaseDatabaseWrapper, kind: type[Cursor[Any]]) -> Any:
-    kept = _cursors.get(connection)
-    if kept is None or kept.session is not connection.connection:
-        kept = _cursors[connection] = _Cursors(connection.connection, {})
-    cursor = kept.made.get(kind)
+def _cursor_of(session: Any, kind: type[StatementCursor]) -> StatementCursor:
+    """The session's own cursor of a kind: the one row is read before anybody can use it again.
+
+    Kept on the session: in a pool it serves several of Django's connections, and it is the session
+    that has the statement prepared.
+    """
+    made: dict[type[StatementCursor], StatementCursor] = session.__dict__.setdefault(
+        "_idempotency_cursors", {}
+    )
+    cursor = made.get(kind)
     if cursor is None:
-        cursor = kept.made[kind] = kind(kept.session)
+        cursor = made[kind] = kind(session)
     return cursor

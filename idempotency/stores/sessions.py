@@ -25,28 +25,6 @@ def non_atomic(view: View) -> View:
     return exempt(transaction.non_atomic_requests(view))
 
 
-class Commit:
-    """Tells a COMMIT that failed from a hook that failed after it.
-
-    Make it before the outermost block, and call ``watch`` first of all inside.
-    """
-
-    def __init__(self, using: str) -> None:
-        self.happened = False
-        self._using = using
-        #: Whether the outermost block is ours. A TestCase commits nothing, and would count our hook
-        #: among its own.
-        self.ours = not connections[using].in_atomic_block
-
-    def watch(self) -> None:
-        """Be the first hook of the transaction."""
-        if self.ours:
-            transaction.on_commit(self._note, using=self._using)
-
-    def _note(self) -> None:
-        self.happened = True
-
-
 def replace_if_broken(using: str) -> None:
     """After an error: drop a session that is gone, so that the next statement gets a new one.
 
@@ -55,14 +33,3 @@ def replace_if_broken(using: str) -> None:
     connection = connections[using]
     if connection.errors_occurred and not connection.in_atomic_block and not connection.is_usable():
         connection.close()
-
-
-def demand_unmarked(using: str) -> None:
-    """Raise when the transaction is marked for rollback, though its work says that it is done: a
-    database error was swallowed outside a block of its own, or the work marked it itself."""
-    connection = connections[using]
-    if connection.needs_rollback:
-        raise transaction.TransactionManagementError(
-            "The work returned as if it were done, but its transaction is marked for rollback, so "
-            "nothing is kept. Catch database errors around an inner transaction.atomic()."
-        ) from connection.rollback_exc  # type: ignore[attr-defined]  # unknown to the stubs

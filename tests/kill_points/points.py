@@ -13,6 +13,7 @@ import psycopg
 from redis.connection import AbstractConnection
 
 from idempotency.client.httpx2_transports import Httpx2Transport
+from idempotency.stores.statements import StatementCursor
 
 LABEL = 70
 
@@ -42,6 +43,7 @@ class Points:
         doors: list[tuple[Any, str, Callable[..., str]]] = [
             (psycopg.Cursor, "execute", _statement),
             (psycopg.Cursor, "executemany", _statement),
+            (StatementCursor, "execute", _statement),
             (psycopg.Connection, "commit", lambda *_: "COMMIT"),
             (psycopg.Connection, "rollback", lambda *_: "ROLLBACK"),
             (Httpx2Transport, "send", _request),

@@ -124,10 +124,11 @@ def statements() -> Iterator[list[str]]:
     sent: list[str] = []
     with CaptureQueriesContext(connection) as captured:
         yield sent
+    texts = [query["sql"].removeprefix("BEGIN; ") for query in captured.captured_queries]
     sent += [
-        query["sql"]
-        for query in captured.captured_queries
-        if not query["sql"].startswith(("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE"))
+        text
+        for text in texts
+        if not text.startswith(("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE"))
     ]
 
 

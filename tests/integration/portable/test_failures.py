@@ -22,6 +22,7 @@ from idempotency import operators, signals
 from idempotency.core.errors import LeaseLost
 from idempotency.http.requests import build_policy
 from idempotency.models import EventKind, IdempotencyKey, KeyEvent
+from idempotency.stores.statements import StatementCursor
 from tests.integration.portable import views
 from tests.integration.portable.api import (
     MARKER,
@@ -104,7 +105,7 @@ def terminate_this_session(*_: Any, **__: Any) -> None:
 def commit_of_the_work(behave: Callable[[Any, Callable[[], Any]], None]) -> Iterator[None]:
     """Replace the COMMIT of the work, and no other: Django's own, or the one that goes along with
     the completion."""
-    commit, execute = psycopg.Connection.commit, psycopg.ClientCursor.execute
+    commit, execute = psycopg.Connection.commit, StatementCursor.execute
     armed = []
 
     def replaced(session: Any, really: Callable[[], Any]) -> Any:
@@ -115,7 +116,7 @@ def commit_of_the_work(behave: Callable[[Any, Callable[[], Any]], None]) -> Iter
 
     def replaced_execute(cursor: Any, sql: Any, *args: Any, **kwargs: Any) -> Any:
         really = partial(execute, cursor, sql, *args, **kwargs)
-        return replaced(cursor.connection, really) if "; COMMIT" in str(sql) else really()
+        return replaced(cursor.connection, really) if cursor.commits else really()
 
     def arm(request: Any) -> Response:
         armed.append(True)
@@ -128,7 +129,7 @@ def commit_of_the_work(behave: Callable[[Any, Callable[[], Any]], None]) -> Iter
             "commit",
             lambda session: replaced(session, partial(commit, session)),
         )
-        patch.setattr(psycopg.ClientCursor, "execute", replaced_execute)
+        patch.setattr(StatementCursor, "execute", replaced_execute)
         yield
     views.behaviour = None
     assert not armed

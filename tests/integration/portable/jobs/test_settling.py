@@ -171,7 +171,7 @@ def test_a_hook_that_fails_after_the_commit_takes_nothing_back(
 
     assert settle(key, carried())
     assert key.claim() == Replay(SHIPPED)
-    assert "a hook after settling tests.letter failed" in caplog.text
+    assert "an on_commit hook of settling tests.letter failed" in caplog.text
 
 
 def test_listeners_hear_of_the_end() -> None:

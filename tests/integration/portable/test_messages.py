@@ -1,0 +1,334 @@
+"""What shares a message with what on PostgreSQL: BEGIN with the work's first statement, COMMIT with
+the completion; and what that must not change."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import Group
+from django.db import DatabaseError, DataError, ProgrammingError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+from rest_framework.response import Response
+
+from idempotency.core.errors import LeaseLost
+from idempotency.models import IdempotencyKey
+from idempotency.stores.postgres import PostgresStore
+from tests.integration.portable import views
+from tests.integration.portable.api import MARKER, Api, Killed, assert_replay, key_of, until
+from tests.integration.portable.conformance.harness import ANSWER, TTL, Key
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def key(transactional_db: None) -> Key:
+    return Key(PostgresStore("default"))
+
+
+def sent_by(call: Callable[[], Any]) -> list[str]:
+    with CaptureQueriesContext(connection) as captured:
+        call()
+    return [query["sql"] for query in captured.captured_queries]
+
+
+def test_begin_goes_with_the_first_statement_and_commit_with_the_completion(api: Api) -> None:
+    sent = sent_by(lambda: api.post("/things", {}, "k"))
+
+    own = [text for text in sent if text.startswith("BEGIN; ")]
+    assert len(own) == 1
+    assert own[0].startswith('BEGIN; INSERT INTO "auth_group"')
+    assert "idempotency_complete" in sent[sent.index(own[0]) + 1]
+    assert connection.execute_wrappers == []
+
+
+# What comes first in the work, whatever it is, is in the work's transaction
+
+
+def copy() -> None:
+    with connection.cursor() as cursor, cursor.copy("COPY auth_group (name) FROM STDIN") as rows:
+        rows.write("copied\n")
+
+
+def many() -> None:
+    with connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO auth_group (name) VALUES (%s)", [["one"], ["two"]])
+
+
+def composed() -> None:
+    insert = psycopg.sql.SQL("INSERT INTO {} (name) VALUES ('composed')")
+    with connection.cursor() as cursor:
+        cursor.execute(insert.format(psycopg.sql.Identifier("auth_group")))
+
+
+def by_psycopg_itself() -> None:
+    connection.connection.execute("INSERT INTO auth_group (name) VALUES ('direct')")
+
+
+def read_on_the_server() -> None:
+    list(Group.objects.iterator())
+    Group.objects.create(name="after it")
+
+
+def nested() -> None:
+    with transaction.atomic():
+        Group.objects.create(name="nested")
+
+
+def two_at_once() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO auth_group (name) VALUES ('1'); SELECT 7")
+        assert cursor.nextset()
+        assert cursor.fetchone() == (7,)
+
+
+FIRST = [copy, many, composed, by_psycopg_itself, read_on_the_server, nested, two_at_once]
+
+
+@pytest.fixture(params=FIRST, ids=lambda first: first.__name__)
+def first(request: pytest.FixtureRequest, api: Api) -> None:
+    views.before_work = request.param
+
+
+@pytest.mark.usefixtures("first")
+def test_work_that_fails_leaves_nothing_of_what_it_did_first(api: Api) -> None:
+    def fail(request: Any) -> Response:
+        raise ZeroDivisionError
+
+    views.behaviour = fail
+    assert api.post("/things", {}, "k").status_code == 500
+
+    assert views.effects() == 0
+    assert key_of("k").state == "failed"
+    assert connection.execute_wrappers == []
+
+
+@pytest.mark.usefixtures("first")
+def test_work_that_ends_keeps_what_it_did_first(api: Api) -> None:
+    first = api.post("/things", {}, "k")
+
+    assert first.status_code == 201
+    assert views.effects() >= 2
+    assert_replay(api.post("/things", {}, "k"), first)
+    assert connection.get_autocommit()
+
+
+def test_rows_are_read_one_by_one_and_locked_after_the_first_statement(api: Api) -> None:
+    def lock(request: Any) -> Response:
+        rows = Group.objects.select_for_update().iterator(chunk_size=1)
+        return Response({"names": len(list(rows))}, status=201)
+
+    views.behaviour = lock
+
+    assert api.post("/things", {}, "k").json() == {"names": 1}
+
+
+def test_work_that_sends_nothing_is_kept_without_a_word_from_the_server(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    connection.ensure_connection()
+    connection.connection.add_notice_handler(lambda notice: said.append(notice.message_primary))
+    monkeypatch.setattr(views, "work", lambda request: Response({}, status=201))
+
+    first = api.post("/things", {}, "k")
+
+    assert first.status_code == 201
+    assert_replay(api.post("/things", {}, "k"), first)
+    assert said == []
+
+
+def test_an_isolation_level_of_the_session_begins_as_psycopg_begins(api: Api) -> None:
+    levels: list[str] = []
+
+    def look() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            levels.extend(cursor.fetchone())
+
+    views.before_work = look
+    connection.ensure_connection()
+    connection.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    try:
+        sent = sent_by(lambda: api.post("/things", {}, "k"))
+    finally:
+        connection.close()
+
+    assert levels == ["repeatable read"]
+    assert "BEGIN ISOLATION LEVEL REPEATABLE READ; SHOW transaction_isolation" in sent
+    assert key_of("k").state == "succeeded"
+
+
+# An error of the first statement that the work swallows
+
+
+def swallowing(statement: str, parameters: list[Any] | None = None) -> Callable[[], None]:
+    def run() -> None:
+        with connection.cursor() as cursor, pytest.raises(DatabaseError):
+            cursor.execute(statement, parameters)
+
+    return run
+
+
+@pytest.mark.parametrize("statement", ["SELEKT 1", "SELECT 1/0"], ids=["unreadable", "failing"])
+def test_one_that_the_server_refused_fails_the_work(api: Api, statement: str) -> None:
+    views.before_work = swallowing(statement)
+
+    assert api.post("/things", {}, "k").status_code == 500
+
+    assert views.effects() == 0
+    assert key_of("k").state == "failed"
+
+
+def test_one_that_never_left_the_process_fails_nothing(api: Api) -> None:
+    views.before_work = swallowing("SELECT %s", [object()])
+
+    assert api.post("/things", {}, "k").status_code == 201
+
+    assert views.effects() == 1
+
+
+def test_a_wrapper_of_the_work_sees_its_statement_and_is_the_one_it_takes_away(api: Api) -> None:
+    seen: list[str] = []
+
+    def note(execute: Any, sql: str, *arguments: Any) -> Any:
+        seen.append(sql)
+        return execute(sql, *arguments)
+
+    def watched() -> None:
+        with connection.execute_wrapper(note):
+            Group.objects.create(name="watched")
+        assert connection.execute_wrappers == []
+
+    views.before_work = watched
+
+    assert api.post("/things", {}, "k").status_code == 201
+    assert [text.split(" (")[0] for text in seen] == ['BEGIN; INSERT INTO "auth_group"']
+
+
+# The statements of the store
+
+
+def test_a_session_whose_answer_was_not_read_is_not_used_again(
+    key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(session: Any) -> Any:
+        raise Killed
+
+    lease = key.won()
+    monkeypatch.setattr("idempotency.stores.statements.generators.fetch_many", interrupt)
+    with transaction.atomic():
+        with pytest.raises(Killed):
+            key.store.complete(lease, ANSWER, TTL, commit=True)
+        assert connection.connection.closed
+        transaction.set_rollback(True)
+
+    # It was sent, so it may well have come about: the retry reads what did.
+    until(lambda: key.row.state == "succeeded")
+
+
+def test_a_claim_that_is_the_first_of_a_transaction_is_rolled_back_with_it(key: Key) -> None:
+    with transaction.atomic():
+        key.won()
+        transaction.set_rollback(True)
+
+    assert not key.exists
+
+
+def test_a_lost_lease_commits_nothing_and_leaves_the_session_in_order(key: Key) -> None:
+    lease = key.won()
+    IdempotencyKey.objects.update(owner=uuid.uuid4())
+
+    def work() -> None:
+        with transaction.atomic():
+            Group.objects.create(name="lost")
+            key.store.complete(lease, ANSWER, TTL, commit=True)
+
+    with pytest.raises(LeaseLost):
+        work()
+
+    assert not Group.objects.exists()
+    assert connection.get_autocommit()
+
+
+def prepared() -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_prepared_statements ORDER BY name")
+        return [name for (name,) in cursor.fetchall() if name.startswith("idempotency")]
+
+
+@pytest.fixture
+def session(transactional_db: None) -> Iterator[Any]:
+    connection.close()
+    connection.ensure_connection()
+    yield connection.connection
+    connection.close()
+
+
+def run_often(api: Api, times: int = 4) -> None:
+    for number in range(times):
+        assert api.post("/things", {}, f"k{number}").status_code == 201
+
+
+def test_the_session_has_them_prepared_once_they_came_often_enough(api: Api, session: Any) -> None:
+    session.prepare_threshold = 3
+
+    run_often(api, 3)
+    assert prepared() == []
+    run_often(api)
+
+    assert prepared() == ["idempotency_claim", "idempotency_complete_and_commit"]
+
+
+def test_nothing_is_prepared_where_psycopg_prepares_nothing(api: Api, session: Any) -> None:
+    session.prepare_threshold = None
+
+    run_often(api)
+
+    assert prepared() == []
+
+
+def test_what_the_session_forgot_is_prepared_anew(api: Api, session: Any) -> None:
+    session.prepare_threshold = 0
+    run_often(api, 1)
+    session.execute("DEALLOCATE ALL")
+
+    for _ in range(2):  # of the claim, then of the completion
+        assert api.post("/things", {}, "k").status_code == 500
+
+    assert api.post("/things", {}, "k").status_code == 201
+    assert views.effects() == 2
+    assert len(prepared()) == 2
+
+
+def test_a_comment_of_a_wrapper_is_sent(api: Api, session: Any) -> None:
+    session.prepare_threshold = 0
+
+    def name_trace(execute: Any, sql: str, *arguments: Any) -> Any:
+        return execute(f"{sql} /* traceparent=00-1 */", *arguments)
+
+    with connection.execute_wrapper(name_trace):
+        sent = sent_by(lambda: api.post("/things", {}, "k"))
+        assert api.post("/things", {}, "k")[MARKER] == "true"
+
+    assert prepared() == []
+    assert views.effects() == 1
+    assert any("idempotency_claim" in text for text in sent)
+
+
+def test_a_text_with_nul_is_refused_and_not_cut_short(key: Key) -> None:
+    with pytest.raises(DataError):
+        Key(key.store, tenant="acct_1\x00acct_2").claim()
+
+    assert not IdempotencyKey.objects.exists()
+
+
+def test_a_statement_unknown_to_the_server_says_so(key: Key) -> None:
+    def rename(execute: Any, sql: str, *arguments: Any) -> Any:
+        return execute(sql.replace("claim_v1", "claim_v0"), *arguments)
+
+    with connection.execute_wrapper(rename), pytest.raises(ProgrammingError, match="claim_v0"):
+        key.claim()
