@@ -128,8 +128,8 @@ def _database() -> dict[str, object]:
         database["CONN_HEALTH_CHECKS"] = True
         # Two seconds is libpq's shortest; a refused connection fails at once.
         options.setdefault("connect_timeout", 2)
-        # Claims are prepared after five of them. None behind a pooler that cannot (PgBouncer before
-        # 1.21).
+        # Claims and completions are prepared after five of them. None behind a pooler that cannot
+        # (PgBouncer before 1.21).
         options.setdefault("prepare_threshold", 5)
         options.setdefault(
             "options",

@@ -14,8 +14,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from django.dispatch import receiver
-
 from idempotency import propagation, signals
 from idempotency.core.keys import log_digest
 from idempotency.core.states import State
@@ -49,7 +47,7 @@ def _write(level: int, transition: str, old: str, new: str, *, digest: bytes, **
     logger.log(level, text, fields, extra=fields)
 
 
-@receiver(signals.key_claimed)
+@signals.key_claimed.heard
 def _claimed(*, takeover: bool, reused: bool, attempt: int, **told: Any) -> None:
     level = WARNING if takeover else INFO
     old = State.PROCESSING if takeover else State.FAILED if attempt > 1 else NONE
@@ -57,46 +55,46 @@ def _claimed(*, takeover: bool, reused: bool, attempt: int, **told: Any) -> None
     _write(level, transition, old, State.PROCESSING, attempt=attempt, **told)
 
 
-@receiver(signals.key_completed)
+@signals.key_completed.heard
 def _completed(*, was: str = State.PROCESSING, **told: Any) -> None:
     _write(INFO, "completed", was, State.SUCCEEDED, **told)
 
 
-@receiver(signals.key_released)
+@signals.key_released.heard
 def _released(**told: Any) -> None:
     _write(INFO, "released", State.PROCESSING, NONE, **told)
 
 
-@receiver(signals.key_failed)
+@signals.key_failed.heard
 def _failed(*, was: str = State.PROCESSING, **told: Any) -> None:
     _write(WARNING, "failed", was, State.FAILED, **told)
 
 
-@receiver(signals.key_suspended)
+@signals.key_suspended.heard
 def _suspended(*, was: str = State.PROCESSING, **told: Any) -> None:
     _write(WARNING, "suspended", was, State.PROCESSING, **told)
 
 
-@receiver(signals.key_in_doubt)
+@signals.key_in_doubt.heard
 def _in_doubt(*, was: str = State.PROCESSING, **told: Any) -> None:
     _write(ERROR, "in doubt", was, State.IN_DOUBT, **told)
 
 
-@receiver(signals.key_reclaimed)
+@signals.key_reclaimed.heard
 def _reclaimed(**told: Any) -> None:
     _write(WARNING, "reclaimed", State.PROCESSING, State.FAILED, **told)
 
 
-@receiver(signals.key_force_failed)
+@signals.key_force_failed.heard
 def _force_failed(*, was: str, now: str, **told: Any) -> None:
     _write(WARNING, "force-failed", was, now, **told)
 
 
-@receiver(signals.key_replayed)
+@signals.key_replayed.heard
 def _replayed(**told: Any) -> None:
     _write(DEBUG, "replayed", State.SUCCEEDED, State.SUCCEEDED, **told)
 
 
-@receiver(signals.key_rejected)
+@signals.key_rejected.heard
 def _rejected(**told: Any) -> None:
     _write(DEBUG, "rejected", UNCHANGED, UNCHANGED, **told)

@@ -11,8 +11,6 @@ from functools import cache, wraps
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
-from django.dispatch import receiver
-
 from idempotency import signals, traffic
 
 try:
@@ -127,7 +125,7 @@ def _add(found: traffic.Counts, samples: Iterable[Any]) -> None:
             below = number
 
 
-@receiver(signals.key_claimed)
+@signals.key_claimed.heard
 def _claimed(*, route: str, takeover: bool, reused: bool, actor: str = "", **kwargs: Any) -> None:
     if takeover and not actor:
         count(route, "takeover")
@@ -137,31 +135,31 @@ def _claimed(*, route: str, takeover: bool, reused: bool, actor: str = "", **kwa
     _last.outcome = "unknown"
 
 
-@receiver(signals.key_completed)
+@signals.key_completed.heard
 def _completed(*, route: str, **kwargs: Any) -> None:
     count(route, "executed")
 
 
-@receiver(signals.key_replayed)
+@signals.key_replayed.heard
 def _replayed(*, route: str, **kwargs: Any) -> None:
     count(route, "replayed")
 
 
-@receiver(signals.key_rejected)
+@signals.key_rejected.heard
 def _rejected(*, route: str, code: str, **kwargs: Any) -> None:
     count(route, _OUTCOME_OF_CODE.get(code, "rejected"))
 
 
-@receiver(signals.key_released)
+@signals.key_released.heard
 def _released(*, route: str, **kwargs: Any) -> None:
     count(route, "released")
 
 
-@receiver(signals.key_failed)
+@signals.key_failed.heard
 def _failed(*, route: str, **kwargs: Any) -> None:
     count(route, "failed")
 
 
-@receiver(signals.key_in_doubt)
+@signals.key_in_doubt.heard
 def _in_doubt(*, route: str, **kwargs: Any) -> None:
     count(route, "in_doubt")

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.dispatch import receiver
-
 from idempotency.outbox.messages import Dead, Delivered, Ending, Message, Retry
 from idempotency.outbox.signals import message_settled
 
@@ -25,7 +23,7 @@ DELIVERIES = (
 _OUTCOMES = {Delivered: "delivered", Retry: "retried", Dead: "dead"}
 
 
-@receiver(message_settled)
+@message_settled.heard
 def _settled(*, message: Message, ending: Ending, **kwargs: Any) -> None:
     if DELIVERIES is not None:
         DELIVERIES.labels(channel=message.channel, outcome=_OUTCOMES[type(ending)]).inc()

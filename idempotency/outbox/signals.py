@@ -11,8 +11,8 @@ Each carries ``message`` (a ``Message``):
 
 from __future__ import annotations
 
-from django.dispatch import Signal
+from idempotency.signals import Transition
 
-message_claimed = Signal(use_caching=True)
-message_sent = Signal(use_caching=True)
-message_settled = Signal(use_caching=True)
+message_claimed = Transition()
+message_sent = Transition()
+message_settled = Transition()

@@ -18,11 +18,12 @@ def get_store(using: str | None = None) -> Store:
     from idempotency.models import IdempotencyKey
 
     alias = using or router.db_for_write(IdempotencyKey)
-    return _store(alias, settings().store or _fastest(connections[alias].vendor))
+    return _store(alias, settings().store or _fastest(alias))
 
 
-def _fastest(vendor: str) -> str:
-    if vendor == "postgresql":
+@cache
+def _fastest(alias: str) -> str:
+    if connections[alias].vendor == "postgresql":
         return "idempotency.stores.postgres.PostgresStore"
     return "idempotency.stores.database.DatabaseStore"
 

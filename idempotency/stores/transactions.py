@@ -75,6 +75,8 @@ def _begin_of(vendor: str) -> type[BeginWithFirst] | None:
     """How a transaction begins on a database; None: as Django and its driver do it."""
     if vendor != "postgresql":
         return None
-    from idempotency.stores.begin import BeginWithFirst
-
+    try:
+        from idempotency.stores.begin import BeginWithFirst
+    except ImportError:  # psycopg 2, under the portable store
+        return None
     return BeginWithFirst

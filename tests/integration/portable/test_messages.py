@@ -3,6 +3,7 @@ the completion; and what that must not change."""
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from rest_framework.response import Response
 
 from idempotency.core.errors import LeaseLost
 from idempotency.models import IdempotencyKey
+from idempotency.stores import transactions
 from idempotency.stores.postgres import PostgresStore
 from tests.integration.portable import views
 from tests.integration.portable.api import MARKER, Api, Killed, assert_replay, key_of, until
@@ -43,6 +45,16 @@ def test_begin_goes_with_the_first_statement_and_commit_with_the_completion(api:
     assert own[0].startswith('BEGIN; INSERT INTO "auth_group"')
     assert "idempotency_complete" in sent[sent.index(own[0]) + 1]
     assert connection.execute_wrappers == []
+
+
+def test_without_psycopg_3_a_transaction_begins_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "idempotency.stores.begin", None)
+    transactions._begin_of.cache_clear()
+    try:
+        with transactions.Transaction("default", "a test"):
+            assert connection.execute_wrappers == []
+    finally:
+        transactions._begin_of.cache_clear()
 
 
 # What comes first in the work, whatever it is, is in the work's transaction

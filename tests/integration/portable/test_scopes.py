@@ -374,6 +374,23 @@ def test_a_receiver_that_fails_breaks_no_request(api: Api) -> None:
         assert api.post("/things", {}, "k").status_code == 201
 
 
+def test_metrics_or_logs_that_fail_break_no_request_and_keep_nothing_from_others(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+
+    def broken(**_: Any) -> None:
+        raise RuntimeError("a defect of ours")
+
+    for signal in (signals.key_claimed, signals.key_completed):
+        monkeypatch.setattr(signal, "own", [broken, lambda **_: heard.append("own")])
+    with listening(signals.key_completed, lambda **_: heard.append("user's")):
+        assert api.post("/things", {}, "k").status_code == 201
+
+    assert heard == ["own", "own", "user's"]
+    assert caplog.text.count("receiver <function") == 2
+
+
 @pytest.mark.parametrize("error", CATALOGUE, ids=lambda error: str(error.code))
 def test_the_type_of_every_problem_is_a_page(api: Api, error: Any) -> None:
     page = api.send("GET", f"/problems/{error.code}/")
