@@ -66,7 +66,6 @@ class Command(ReportCommand):
         parser.add_argument(
             "--against",
             metavar="ANSWER",
-            type=open_key.text(300),
             help="Although the other side says ANSWER, or a call may still be on its way: as the "
             "refusal has named it.",
         )

@@ -148,6 +148,20 @@ def test_case_56_a_key_that_runs_or_failed_shows_no_answer(api: Api) -> None:
     assert (entry["state"], entry["status_code"], entry["resource"]) == ("failed", None, None)
 
 
+def test_a_key_is_found_by_a_route_whose_parameter_was_renamed_since(api: Api) -> None:
+    api.post("/things/7/parts", {}, "k")
+    IdempotencyKey.objects.update(route="POST /things/{thing}/parts")
+
+    def found(query: str) -> int:
+        answer = api.send("GET", f"/account-keys/k{query}", Account="anonymous")
+        return len(answer.json()["data"])
+
+    assert found("") == 1
+    assert found("?route=POST /things/{parent}/parts") == 1
+    assert found("?route=POST /things/{whatever}/parts") == 1
+    assert found("?route=POST /things") == 0
+
+
 def test_case_56_a_key_of_the_whole_account_is_under_the_route_it_was_used_at(api: Api) -> None:
     api.post("/tenant/one", {}, "k")
 

@@ -19,7 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from idempotency.admin import DoubtAdmin
 from idempotency.core.states import State
 from idempotency.models import EventKind, KeyEvent, MessageState, OutboxMessage, Proposal
-from idempotency.operations import NotSent, Unknown
+from idempotency.operations import NotSent, Refused, Unknown
 from idempotency.stores import clock
 from tests.integration.portable.admin.rows import logged_in, new_staff, token
 from tests.integration.portable.conformance.harness import NOW, Key, at, seconds
@@ -368,6 +368,16 @@ def test_what_the_other_side_contradicts_takes_one_more_word(settler: Client) ->
     assert box == "refused:closed"
     assert said(settle(settler, key, record="b1", against=box)) == "Settled."
     assert key.row.state == State.SUCCEEDED
+
+
+@pytest.mark.parametrize("code", [" closed ", "c" * 255], ids=["blanks", "long"])
+def test_the_box_holds_the_answer_as_it_is(settler: Client, code: str) -> None:
+    key = stand()
+    says(Refused({"code": code}))
+    page = settle(settler, key, record="b1").content.decode()
+    (box,) = re.findall(r'<input type="checkbox" name="against" value="([^"]*)">', page)
+    assert box == f"refused:{code}"
+    assert said(settle(settler, key, record="b1", against=box)) == "Settled."
 
 
 def test_that_it_never_happened_takes_one_more_word_while_a_call_may_arrive(

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 
 from idempotency.core.states import State
 from idempotency.models import EventKind, Proposal
-from idempotency.operations import Unknown
+from idempotency.operations import Refused, Unknown
 from tests.integration.portable.conformance.harness import Key
 from tests.integration.portable.doubts.payouts import (
     NOTHING,
@@ -96,6 +96,16 @@ def test_what_the_other_side_contradicts_is_refused(yes: list[str]) -> None:
     assert "a call may still be on its way" in refused_early(key, *yes)
     assert stays(key, before)
     assert "Nothing was written" in why
+
+
+@pytest.mark.parametrize("code", [" closed ", "c" * 255], ids=["blanks", "long"])
+def test_an_answer_is_named_as_it_was_shown(code: str) -> None:
+    key = stand()
+    says(Refused({"code": code}))
+    named = ["--their-record", "b1", "--yes", "--against"]
+    refused(key, "succeeded", *named, f"refused:{code}!", code=4)
+    command(key, "succeeded", *named, f"refused:{code}")
+    assert key.row.state == "succeeded"
 
 
 def refused_early(key: Key, *options: str) -> str:
