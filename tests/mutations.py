@@ -132,7 +132,7 @@ MUTATIONS = (
     Mutation(
         "the rollback of what is not stored",
         "idempotency/engine.py",
-        "            transaction.set_rollback(True, using=self.store.using)\n            return\n",
+        "            connection.set_rollback(True)\n            return\n",
         "            return\n",
         "test_a_refusal_that_is_returned_is_rolled_back_and_releases"
         "_the_key[functions-429-/required]",
@@ -351,7 +351,7 @@ MUTATIONS = (
     Mutation(
         "the end of a deadline with its request",
         "idempotency/http/deadlines.py",
-        "        _current.reset(before)\n",
+        "        _current.reset(self._before)\n",
         "        pass\n",
         "test_what_was_prepared_is_finished_by_the_job_though_the_deadline_is_over",
     ),
