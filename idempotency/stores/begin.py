@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import ClientCursor
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 
 class BeginWithFirst:
@@ -15,8 +15,8 @@ class BeginWithFirst:
 
     psycopg sends it by itself before that, and the round trip is a tenth of what protecting a small
     view costs. Only Django's plain cursor takes it, which binds on the client: what else may come
-    first (COPY, a server-side cursor, ``executemany``, a composed statement, psycopg used directly)
-    passes by, and psycopg begins the transaction as ever.
+    first (COPY, a server-side cursor, ``executemany``, a composed statement, a pipeline, psycopg
+    used directly) passes by, and psycopg begins the transaction as ever.
     """
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
@@ -36,11 +36,13 @@ class BeginWithFirst:
         many: bool,
         context: dict[str, Any],
     ) -> Any:
+        # A wrapper inside of this one may send statements of its own first.
+        innermost = self._connection.execute_wrappers[-1:] == [self]
         self.withdraw()
         cursor = context["cursor"].cursor
-        session = self._connection.connection
         plain = isinstance(cursor, ClientCursor) and isinstance(sql, str) and not many
-        if not plain or session.autocommit or _in_transaction(session):
+        session = self._connection.connection
+        if not (innermost and plain and _begins_now(session)):
             return execute(sql, params, many, context)
         begin = session._get_tx_start_command().decode()
         session._autocommit = True
@@ -62,6 +64,13 @@ class BeginWithFirst:
         transaction has failed all the same; one that never left this process fails nothing."""
         if getattr(error.__cause__, "sqlstate", None) and not _in_transaction(session):
             self._connection.set_rollback(True)
+            self._connection.rollback_exc = error  # type: ignore[attr-defined]  # unknown to the stubs
+
+
+def _begins_now(session: Any) -> bool:
+    """Whether psycopg would send BEGIN before this statement, and wait for it."""
+    in_pipeline = session.pgconn.pipeline_status != PipelineStatus.OFF
+    return not (session.autocommit or in_pipeline or _in_transaction(session))
 
 
 def _in_transaction(session: Any) -> bool:

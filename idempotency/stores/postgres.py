@@ -34,7 +34,7 @@ from idempotency.core.responses import RecordedResponse
 from idempotency.stores import clock
 from idempotency.stores.database import DatabaseStore
 from idempotency.stores.rows import opened
-from idempotency.stores.statements import StatementCursor, Wire
+from idempotency.stores.statements import CAN_COMMIT, StatementCursor, Wire
 
 logger = logging.getLogger("idempotency")
 
@@ -52,13 +52,13 @@ class _ClaimCursor(StatementCursor):
     )
     name = b"idempotency_claim"
     # The texts of a caller by their length: a NUL in them is refused, and not their end.
-    formats = (_BINARY,) * 5 + (_TEXT,) * 5
+    formats = [_BINARY] * 5 + [_TEXT] * 5
 
 
 class _CompleteCursor(StatementCursor):
     statement = "SELECT to_char(idempotency_complete_v1($1, $2, $3, $4, $5, $6, $7), 'YYYY-MM-DD')"
     name = b"idempotency_complete"
-    formats = (_TEXT, _TEXT, _TEXT, _TEXT, _BINARY, _TEXT, _TEXT)
+    formats = [_TEXT, _TEXT, _TEXT, _TEXT, _BINARY, _TEXT, _TEXT]
 
 
 class _CompleteAndCommitCursor(_CompleteCursor):
@@ -148,7 +148,7 @@ class PostgresStore(DatabaseStore):
         try:
             (completed,) = _send(
                 self._connected(),
-                _CompleteAndCommitCursor if commit else _CompleteCursor,
+                _CompleteAndCommitCursor if commit and CAN_COMMIT else _CompleteCursor,
                 [
                     b"%d" % lease.key_id,
                     str(lease.owner).encode(),
@@ -182,10 +182,10 @@ def _send(
     connection: BaseDatabaseWrapper, kind: type[StatementCursor], parameters: list[Wire]
 ) -> tuple[Any, ...]:
     wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
-    cursor: Any = _cursor_of(connection.connection, kind)
-    wrap(cursor).execute(kind.statement, parameters)
-    row: tuple[Any, ...] = cursor.fetchone()
-    return row
+    cursor = _cursor_of(connection.connection, kind)
+    cursor.parameters = parameters
+    wrap(cursor).execute(kind.statement)  # type: ignore[arg-type]  # all of a cursor that it needs
+    return cursor.row
 
 
 def _cursor_of(session: Any, kind: type[StatementCursor]) -> StatementCursor:

@@ -1,30 +1,38 @@
 """The statements that every request sends, over psycopg's libpq without what its cursors do around
 it.
 
-A cursor of psycopg turns values into parameters by their types, remembers what it has prepared, and
-makes rows by theirs. That costs as much as the database needs to claim a key. Here a statement is
-always the same, so that its parameters and its row are known: text as PostgreSQL reads and writes
-it. And it can take COMMIT along, in one message, so that completing a key and committing the work
-are one round trip. psycopg can do that too, with a statement bound on the client, which the server
-parses and plans each time, or with its pipeline, which costs in Python what it saves.
+A cursor of psycopg turns values into parameters by their types, and rows into values by theirs,
+which costs as much as the database needs to claim a key. Here a statement is always the same, so
+that its parameters and its row are known: text as PostgreSQL reads and writes it, in UTF-8, which
+is what Django's sessions speak. And it can take COMMIT along, in one message, so that completing a
+key and committing the work are one round trip. psycopg can do that too, with a statement bound on
+the client, which the server parses and plans each time, or with its pipeline, which costs in Python
+what it saves.
 
-Django's wrapper goes around it as ever: ``execute_wrapper``, the log of queries, its errors.
+Django's wrapper goes around it as ever: ``execute_wrapper``, the log of queries, its errors. Of
+psycopg's private parts it uses ``_start_query``, so that a transaction begins where psycopg would
+begin it, and its book of prepared statements: psycopg has the server forget all of them after a
+rollback, ours too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from psycopg import Connection, RawCursor, generators
+from psycopg import Connection, DatabaseError, capabilities, generators
 from psycopg.abc import PQGen
-from psycopg.errors import InvalidSqlStatementName, error_from_result
-from psycopg.pq import ExecStatus, Format
+from psycopg.errors import error_from_result
+from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 #: A value as it goes over the wire; None is NULL.
 Wire = bytes | None
 
+#: Whether COMMIT can go along: libpq 14 brought pipelines.
+CAN_COMMIT = capabilities.has_pipeline()
+
+_OURS = b"idempotency_"
+_UNKNOWN_STATEMENT = b"26000"
 _WELL = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
@@ -34,7 +42,7 @@ class _Sent(NamedTuple):
     query: bytes
 
 
-class StatementCursor(RawCursor[Any]):
+class StatementCursor:
     """Sends one statement and reads its one row.
 
     As psycopg does, it has the server prepare what was sent ``prepare_threshold`` times, and
@@ -42,91 +50,109 @@ class StatementCursor(RawCursor[Any]):
     """
 
     statement: ClassVar[str]
-    #: Of the prepared statement: a session has one cursor of each kind.
+    #: Of the prepared statement, ``idempotency_…``: a session has one cursor of each kind.
     name: ClassVar[bytes]
-    #: Of the parameters.
-    formats: ClassVar[Sequence[Format]]
+    #: Of the parameters. A list: psycopg 3.2 takes no other sequence.
+    formats: ClassVar[list[Format]]
     #: Whether COMMIT follows in the same message. The server skips it when the statement fails, and
     #: Django's own COMMIT later finds no transaction and sends nothing.
     commits: ClassVar[bool] = False
 
     def __init__(self, connection: Connection[Any]) -> None:
-        super().__init__(connection)
-        self._query = _Sent(self.statement.encode())  # type: ignore[assignment]
+        self.connection = connection
+        #: Of the next ``execute``. They do not go through Django, whose log would show an answer's
+        #: body, and which could not bind them to ``$1``.
+        self.parameters: list[Wire] = []
+        self.row: tuple[Wire, ...] = ()
+        self._query = _Sent(self.statement.encode())
         self._times = 0
-        self._prepared = False
-        self._row: tuple[Wire, ...] = ()
 
-    def execute(self, query: Any, params: Any = None, **options: Any) -> StatementCursor:
-        """Send the statement with its parameters. One that an ``execute_wrapper`` has changed, say
-        by a comment that names its trace, is sent as it came, and not prepared.
+    def execute(self, query: str) -> None:
+        """Send the statement; ``row`` is its answer. One that an ``execute_wrapper`` has changed,
+        say by a comment that names its trace, is sent as it came, and not prepared.
 
         Raises what the statement, or the COMMIT, came to. Where the session breaks, nobody here can
         know whether the transaction was committed.
         """
-        session = self._conn
+        session = self.connection
         with session.lock:
-            answers = session.wait(self._exchange(query, params))
+            answers = session.wait(self._exchange(query))
+            if _failed(answers) and self._was_forgotten(answers[0]):
+                answers = session.wait(self._exchange(query))
         for answer in answers:
-            self._demand(answer)
+            if answer.status not in _WELL:
+                raise error_from_result(answer)
         row = answers[0]
-        self._row = tuple([row.get_value(0, column) for column in range(row.nfields)])
-        return self
+        self.row = tuple([row.get_value(0, column) for column in range(row.nfields)])
 
-    def fetchone(self) -> tuple[Wire, ...]:
-        return self._row
-
-    def _exchange(self, query: str, parameters: list[Wire] | None) -> PQGen[list[PGresult]]:
-        session = self._pgconn
+    def _exchange(self, query: str) -> PQGen[list[PGresult]]:
+        """The server's answers, to the statement and to COMMIT; or the first that it refused."""
+        answers: list[PGresult] = []
         try:
             # BEGIN, where it is due: work that has sent nothing has begun nothing.
-            yield from self._conn._start_query()
-            prepared = query == self.statement and (yield from self._is_prepared())
-            if not self.commits:
-                self._send(query, parameters, prepared)
-                answers: list[PGresult] = yield from generators.execute(session)
-                return answers
-            session.enter_pipeline_mode()
-            self._send(query, parameters, prepared)
-            session.send_query_params(b"COMMIT", None)
-            session.pipeline_sync()
-            yield from generators.send(session)
-            answers = yield from generators.fetch_many(session)
-            answers += yield from generators.fetch_many(session)
-            yield from generators.fetch_many(session)  # of the sync
-            session.exit_pipeline_mode()
-            return answers
+            yield from self.connection._start_query()
+            if not self._is_prepared() and self._is_due(query):
+                yield from self._prepare(answers)
+            if not _failed(answers):
+                yield from self._send(query, answers)
+        except DatabaseError:
+            self.connection.pgconn.finish()
+            # The server may have said why before it hung up.
+            if not _failed(answers):
+                raise
         except BaseException:
             # What is still to come would be taken for the answer to the next statement.
-            session.finish()
+            self.connection.pgconn.finish()
             raise
+        return answers
 
-    def _send(self, query: str, parameters: list[Wire] | None, prepared: bool) -> None:
-        formats = self.formats if parameters else None
-        if prepared:
-            self._pgconn.send_query_prepared(self.name, parameters, formats)
+    def _send(self, query: str, answers: list[PGresult]) -> PQGen[None]:
+        session = self.connection.pgconn
+        if self.commits:
+            session.enter_pipeline_mode()
+        if query == self.statement and self._is_prepared():
+            session.send_query_prepared(self.name, self.parameters, self.formats)
         else:
-            self._pgconn.send_query_params(query.encode(), parameters, param_formats=formats)
-
-    def _is_prepared(self) -> PQGen[bool]:
-        """Whether the session knows the statement, which it is told of once it is due."""
-        if self._prepared:
-            return True
-        self._times += 1
-        threshold = self._conn.prepare_threshold
-        if threshold is None or self._times <= threshold:
-            return False
-        self._pgconn.send_prepare(self.name, self.statement.encode())
-        yield from generators.execute(self._pgconn)
-        # Should it have failed, the statement says so: it is unknown.
-        self._prepared = True
-        return True
-
-    def _demand(self, answer: PGresult) -> None:
-        if answer.status in _WELL:
+            session.send_query_params(query.encode(), self.parameters, param_formats=self.formats)
+        if not self.commits:
+            answers += yield from generators.execute(session)
             return
-        error = error_from_result(answer)
-        if isinstance(error, InvalidSqlStatementName):
-            # Somebody said DISCARD ALL. The next one is prepared anew.
-            self._prepared = False
-        raise error
+        session.send_query_params(b"COMMIT", None)
+        session.pipeline_sync()
+        yield from generators.send(session)
+        answers += yield from generators.fetch_many(session)
+        answers += yield from generators.fetch_many(session)
+        yield from generators.fetch_many(session)  # of the sync
+        session.exit_pipeline_mode()
+
+    def _is_prepared(self) -> bool:
+        return (self.name, ()) in self.connection._prepared._names
+
+    def _is_due(self, query: str) -> bool:
+        threshold = self.connection.prepare_threshold
+        self._times += 1
+        return threshold is not None and self._times > threshold and query == self.statement
+
+    def _prepare(self, answers: list[PGresult]) -> PQGen[None]:
+        """Have the server prepare the statement. Should it refuse, that is its answer."""
+        self.connection.pgconn.send_prepare(self.name, self.statement.encode())
+        (answer,) = yield from generators.execute(self.connection.pgconn)
+        if answer.status in _WELL:
+            self.connection._prepared._names[self.name, ()] = self.name
+            self._times = 0
+        else:
+            answers.append(answer)
+
+    def _was_forgotten(self, answer: PGresult) -> bool:
+        """Whether the session has forgotten what it had prepared: somebody said DISCARD ALL. True
+        where nothing was lost with the statement, because it ran in no transaction."""
+        if answer.error_field(DiagnosticField.SQLSTATE) != _UNKNOWN_STATEMENT:
+            return False
+        prepared = self.connection._prepared._names
+        for key in [key for key, name in prepared.items() if name.startswith(_OURS)]:
+            del prepared[key]
+        return self.connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def _failed(answers: list[PGresult]) -> bool:
+    return bool(answers) and answers[-1].status not in _WELL

@@ -109,6 +109,18 @@ def _and_disconnect(call: Callable[[], T]) -> T:
         connections.close_all()
 
 
+def terminate(pid: int) -> None:
+    """End a session of PostgreSQL and wait until it is gone."""
+
+    def end() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+            assert cursor.fetchone() == (True,)
+
+    with background(end) as ended:
+        ended.result()
+
+
 @contextmanager
 def listening(signal: Any, receiver: Callable[..., Any]) -> Iterator[None]:
     signal.connect(receiver)

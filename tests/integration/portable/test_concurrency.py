@@ -118,8 +118,10 @@ def failing(sqlstate: str, *, when: str, times: int = 1) -> Iterator[list[str]]:
     def execute(run: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if when in sql and len(failed) < times:
             failed.append(sql)
-            sql = f"DO $$ BEGIN RAISE EXCEPTION 'injected' USING ERRCODE = '{sqlstate}'; END $$"
-            params = None
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    f"DO $$ BEGIN RAISE EXCEPTION 'injected' USING ERRCODE = '{sqlstate}'; END $$"
+                )
         return run(sql, params, many, context)
 
     with connection.execute_wrapper(execute):

@@ -35,6 +35,7 @@ from tests.integration.portable.api import (
     end_lease,
     key_of,
     listening,
+    terminate,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -83,18 +84,6 @@ def test_case_37_a_commit_that_fails_is_a_500_and_the_retry_replays_no_phantom(
     assert second.status_code == 201
     assert MARKER not in second
     assert views.effects() == 1
-
-
-def terminate(pid: int) -> None:
-    """End a session of PostgreSQL and wait until it is gone."""
-
-    def end() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-            assert cursor.fetchone() == (True,)
-
-    with background(end) as ended:
-        ended.result()
 
 
 def terminate_this_session(*_: Any, **__: Any) -> None:

@@ -11,16 +11,33 @@ from typing import Any
 import psycopg
 import pytest
 from django.contrib.auth.models import Group
-from django.db import DatabaseError, DataError, ProgrammingError, connection, transaction
+from django.db import (
+    DatabaseError,
+    DataError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    transaction,
+)
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from rest_framework.response import Response
 
 from idempotency.core.errors import LeaseLost
+from idempotency.engine import sqlstate
 from idempotency.models import IdempotencyKey
 from idempotency.stores import transactions
-from idempotency.stores.postgres import PostgresStore
+from idempotency.stores.postgres import PostgresStore, _CompleteAndCommitCursor
 from tests.integration.portable import views
-from tests.integration.portable.api import MARKER, Api, Killed, assert_replay, key_of, until
+from tests.integration.portable.api import (
+    MARKER,
+    Api,
+    Killed,
+    assert_replay,
+    key_of,
+    terminate,
+    until,
+)
 from tests.integration.portable.conformance.harness import ANSWER, TTL, Key
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
@@ -97,7 +114,21 @@ def two_at_once() -> None:
         assert cursor.fetchone() == (7,)
 
 
-FIRST = [copy, many, composed, by_psycopg_itself, read_on_the_server, nested, two_at_once]
+def pipelined() -> None:
+    with connection.connection.pipeline(), connection.cursor() as cursor:
+        cursor.execute("INSERT INTO auth_group (name) VALUES ('pipelined')")
+
+
+FIRST = [
+    pipelined,
+    copy,
+    many,
+    composed,
+    by_psycopg_itself,
+    read_on_the_server,
+    nested,
+    two_at_once,
+]
 
 
 @pytest.fixture(params=FIRST, ids=lambda first: first.__name__)
@@ -186,13 +217,17 @@ def swallowing(statement: str, parameters: list[Any] | None = None) -> Callable[
 
 
 @pytest.mark.parametrize("statement", ["SELEKT 1", "SELECT 1/0"], ids=["unreadable", "failing"])
-def test_one_that_the_server_refused_fails_the_work(api: Api, statement: str) -> None:
+def test_one_that_the_server_refused_fails_the_work(
+    api: Api, statement: str, caplog: pytest.LogCaptureFixture
+) -> None:
     views.before_work = swallowing(statement)
 
-    assert api.post("/things", {}, "k").status_code == 500
+    with caplog.at_level("ERROR"):
+        assert api.post("/things", {}, "k").status_code == 500
 
     assert views.effects() == 0
     assert key_of("k").state == "failed"
+    assert {"SELEKT 1": "syntax error", "SELECT 1/0": "aborted"}[statement] in caplog.text
 
 
 def test_one_that_never_left_the_process_fails_nothing(api: Api) -> None:
@@ -203,22 +238,30 @@ def test_one_that_never_left_the_process_fails_nothing(api: Api) -> None:
     assert views.effects() == 1
 
 
-def test_a_wrapper_of_the_work_sees_its_statement_and_is_the_one_it_takes_away(api: Api) -> None:
+def test_what_a_wrapper_of_the_work_sends_first_is_in_its_transaction(api: Api) -> None:
     seen: list[str] = []
 
-    def note(execute: Any, sql: str, *arguments: Any) -> Any:
-        seen.append(sql)
+    def audit(execute: Any, sql: str, *arguments: Any) -> Any:
+        seen.append(sql.partition(" (")[0])
+        connection.connection.execute("INSERT INTO auth_group (name) VALUES ('audit')")
         return execute(sql, *arguments)
 
     def watched() -> None:
-        with connection.execute_wrapper(note):
+        with connection.execute_wrapper(audit):
             Group.objects.create(name="watched")
         assert connection.execute_wrappers == []
 
-    views.before_work = watched
+    def fail(request: Any) -> Response:
+        raise ZeroDivisionError
 
+    views.before_work, views.behaviour = watched, fail
+    assert api.post("/things", {}, "k").status_code == 500
+    assert seen == ['INSERT INTO "auth_group"']
+    assert views.effects() == 0
+
+    views.behaviour = None
     assert api.post("/things", {}, "k").status_code == 201
-    assert [text.split(" (")[0] for text in seen] == ['BEGIN; INSERT INTO "auth_group"']
+    assert views.effects() == 3
 
 
 # The statements of the store
@@ -303,17 +346,99 @@ def test_nothing_is_prepared_where_psycopg_prepares_nothing(api: Api, session: A
     assert prepared() == []
 
 
-def test_what_the_session_forgot_is_prepared_anew(api: Api, session: Any) -> None:
+@pytest.mark.parametrize("forget", [b"DEALLOCATE ALL", b"DISCARD ALL"])
+def test_what_the_session_forgot_is_prepared_anew(api: Api, session: Any, forget: bytes) -> None:
     session.prepare_threshold = 0
     run_often(api, 1)
-    session.execute("DEALLOCATE ALL")
+    session.pgconn.exec_(forget)
 
-    for _ in range(2):  # of the claim, then of the completion
-        assert api.post("/things", {}, "k").status_code == 500
+    run_often(api)
+
+    assert views.effects() == 4
+    assert len(prepared()) == 2
+
+
+def test_a_completion_that_was_forgotten_under_way_is_one_failure(api: Api, session: Any) -> None:
+    def forget(request: Any) -> Response:
+        session.pgconn.exec_(b"DEALLOCATE ALL")
+        return Response({}, status=201)
+
+    session.prepare_threshold = 0
+    run_often(api, 1)
+    views.behaviour = forget
+    assert api.post("/things", {}, "k").status_code == 500
+    views.behaviour = None
 
     assert api.post("/things", {}, "k").status_code == 201
     assert views.effects() == 2
-    assert len(prepared()) == 2
+
+
+def test_psycopg_lets_the_session_forget_after_a_rollback(api: Api, session: Any) -> None:
+    def roll_something_back() -> None:
+        psycopg.Cursor(session).execute("SELECT 7", prepare=True)
+        with transaction.atomic():
+            Group.objects.create(name="no")
+            transaction.set_rollback(True)
+
+    session.prepare_threshold = 1
+    views.before_work = roll_something_back
+
+    run_often(api, 6)
+
+
+def test_why_the_server_would_not_prepare_is_what_is_heard(
+    api: Api, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = _CompleteAndCommitCursor.statement.replace("complete_v1", "complete_v0")
+    monkeypatch.setattr(_CompleteAndCommitCursor, "statement", unknown)
+    session.prepare_threshold = 0
+
+    with pytest.raises(ProgrammingError, match="complete_v0"):
+        Api(Client()).post("/things", {}, "k")
+
+    assert not session.closed
+    assert views.effects() == 0
+
+
+def test_why_the_server_hung_up_is_what_is_heard(key: Key) -> None:
+    lease = key.won()
+
+    def work() -> None:
+        with transaction.atomic():
+            Group.objects.create(name="lost")
+            terminate(connection.connection.info.backend_pid)
+            key.store.complete(lease, ANSWER, TTL, commit=True)
+
+    with pytest.raises(OperationalError) as caught:
+        work()
+
+    assert sqlstate(caught.value) == "57P01"
+
+
+def test_without_pipelines_django_commits(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("idempotency.stores.postgres.CAN_COMMIT", False)
+    monkeypatch.delattr("idempotency.stores.postgres._CompleteAndCommitCursor")
+
+    first = api.post("/things", {}, "k")
+
+    assert first.status_code == 201
+    assert_replay(api.post("/things", {}, "k"), first)
+    assert views.effects() == 1
+
+
+def test_where_django_binds_on_the_server_its_log_is_written(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "server_side_binding", True)
+    monkeypatch.setitem(connection.features.__dict__, "uses_server_side_binding", True)
+    try:
+        sent = sent_by(lambda: api.post("/things", {}, "k"))
+    finally:
+        connection.close()
+
+    assert key_of("k").state == "succeeded"
+    assert any("idempotency_complete" in text for text in sent)
 
 
 def test_a_comment_of_a_wrapper_is_sent(api: Api, session: Any) -> None:
