@@ -972,8 +972,10 @@ MUTATIONS = (
     Mutation(
         "messages: psycopg's book of what is prepared",
         "idempotency/stores/statements.py",
-        "return (self.name, ()) in self.connection._prepared._names",
-        "return bool(self._times and self.connection.prepare_threshold == 1)",
+        "return self.connection._prepared._names.get((self.name, ()))",
+        "names = self.connection.__dict__.setdefault(self.name.decode(), [])\n"
+        "        names += [self.connection._prepared._names.get((self.name, ()))]\n"
+        "        return next((name for name in names if name), None)",
         "test_psycopg_lets_the_session_forget_after_a_rollback",
     ),
     Mutation(
@@ -986,8 +988,8 @@ MUTATIONS = (
     Mutation(
         "messages: nothing is prepared behind a pooler",
         "idempotency/stores/statements.py",
-        "return threshold is not None and self._times > threshold and",
-        "return self._times > (threshold or 0) and",
+        "if self._prepared or threshold is None or",
+        "threshold = threshold or 0\n        if self._prepared or",
         "test_nothing_is_prepared_where_psycopg_prepares_nothing",
     ),
     Mutation(

@@ -182,22 +182,8 @@ def _send(
     connection: BaseDatabaseWrapper, kind: type[StatementCursor], parameters: list[Wire]
 ) -> tuple[Any, ...]:
     wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
-    cursor = _cursor_of(connection.connection, kind)
-    cursor.parameters = parameters
+    cursor = kind(connection.connection, parameters)
     wrap(cursor).execute(kind.statement)  # type: ignore[arg-type]  # all of a cursor that it needs
+    if not cursor.row:
+        raise RuntimeError("An execute_wrapper has kept a statement of the idempotency store back.")
     return cursor.row
-
-
-def _cursor_of(session: Any, kind: type[StatementCursor]) -> StatementCursor:
-    """The session's own cursor of a kind: the one row is read before anybody can use it again.
-
-    Kept on the session: in a pool it serves several of Django's connections, and it is the session
-    that has the statement prepared.
-    """
-    made: dict[type[StatementCursor], StatementCursor] = session.__dict__.setdefault(
-        "_idempotency_cursors", {}
-    )
-    cursor = made.get(kind)
-    if cursor is None:
-        cursor = made[kind] = kind(session)
-    return cursor

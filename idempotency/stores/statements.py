@@ -17,12 +17,13 @@ rollback, ours too.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
-from psycopg import Connection, DatabaseError, capabilities, generators
+from psycopg import Connection, DatabaseError, NotSupportedError, capabilities, generators
 from psycopg.abc import PQGen
 from psycopg.errors import error_from_result
-from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
+from psycopg.pq import DiagnosticField, ExecStatus, Format, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 #: A value as it goes over the wire; None is NULL.
@@ -32,6 +33,7 @@ Wire = bytes | None
 CAN_COMMIT = capabilities.has_pipeline()
 
 _OURS = b"idempotency_"
+_numbers = count()
 _UNKNOWN_STATEMENT = b"26000"
 _WELL = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
@@ -43,14 +45,14 @@ class _Sent(NamedTuple):
 
 
 class StatementCursor:
-    """Sends one statement and reads its one row.
+    """Sends one statement, once, and reads its one row.
 
     As psycopg does, it has the server prepare what was sent ``prepare_threshold`` times, and
     nothing where that is None, as behind a pooler that hands sessions around.
     """
 
     statement: ClassVar[str]
-    #: Of the prepared statement, ``idempotency_…``: a session has one cursor of each kind.
+    #: What the name of the prepared statement begins with: ``idempotency_…``.
     name: ClassVar[bytes]
     #: Of the parameters. A list: psycopg 3.2 takes no other sequence.
     formats: ClassVar[list[Format]]
@@ -58,14 +60,18 @@ class StatementCursor:
     #: Django's own COMMIT later finds no transaction and sends nothing.
     commits: ClassVar[bool] = False
 
-    def __init__(self, connection: Connection[Any]) -> None:
+    #: What an ``execute_wrapper`` may want to know of a cursor.
+    rowcount: ClassVar[int] = 1
+    description: ClassVar[None] = None
+
+    def __init__(self, connection: Connection[Any], parameters: list[Wire]) -> None:
         self.connection = connection
-        #: Of the next ``execute``. They do not go through Django, whose log would show an answer's
-        #: body, and which could not bind them to ``$1``.
-        self.parameters: list[Wire] = []
+        #: They do not go through Django, whose log would show an answer's body, and which could not
+        #: bind them to ``$1``.
+        self._parameters = parameters
+        #: The answer; empty as long as nothing was sent.
         self.row: tuple[Wire, ...] = ()
         self._query = _Sent(self.statement.encode())
-        self._times = 0
 
     def execute(self, query: str) -> None:
         """Send the statement; ``row`` is its answer. One that an ``execute_wrapper`` has changed,
@@ -75,15 +81,25 @@ class StatementCursor:
         know whether the transaction was committed.
         """
         session = self.connection
+        if session.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise NotSupportedError("A key cannot be claimed or completed inside a pipeline.")
         with session.lock:
-            answers = session.wait(self._exchange(query))
+            answers = self._wait(query)
             if _failed(answers) and self._was_forgotten(answers[0]):
-                answers = session.wait(self._exchange(query))
+                answers = self._wait(query)
         for answer in answers:
             if answer.status not in _WELL:
                 raise error_from_result(answer)
         row = answers[0]
         self.row = tuple([row.get_value(0, column) for column in range(row.nfields)])
+
+    def _wait(self, query: str) -> list[PGresult]:
+        exchange = self._exchange(query)
+        try:
+            return self.connection.wait(exchange)
+        finally:
+            # What a signal handler raises (Celery's soft time limit) leaves it in the middle.
+            exchange.close()
 
     def _exchange(self, query: str) -> PQGen[list[PGresult]]:
         """The server's answers, to the statement and to COMMIT; or the first that it refused."""
@@ -91,7 +107,7 @@ class StatementCursor:
         try:
             # BEGIN, where it is due: work that has sent nothing has begun nothing.
             yield from self.connection._start_query()
-            if not self._is_prepared() and self._is_due(query):
+            if self._is_due(query):
                 yield from self._prepare(answers)
             if not _failed(answers):
                 yield from self._send(query, answers)
@@ -110,10 +126,11 @@ class StatementCursor:
         session = self.connection.pgconn
         if self.commits:
             session.enter_pipeline_mode()
-        if query == self.statement and self._is_prepared():
-            session.send_query_prepared(self.name, self.parameters, self.formats)
+        prepared = self._prepared if query == self.statement else None
+        if prepared is not None:
+            session.send_query_prepared(prepared, self._parameters, self.formats)
         else:
-            session.send_query_params(query.encode(), self.parameters, param_formats=self.formats)
+            session.send_query_params(query.encode(), self._parameters, param_formats=self.formats)
         if not self.commits:
             answers += yield from generators.execute(session)
             return
@@ -125,23 +142,31 @@ class StatementCursor:
         yield from generators.fetch_many(session)  # of the sync
         session.exit_pipeline_mode()
 
-    def _is_prepared(self) -> bool:
-        return (self.name, ()) in self.connection._prepared._names
+    @property
+    def _prepared(self) -> bytes | None:
+        """The name under which the session knows the statement, by psycopg's book."""
+        return self.connection._prepared._names.get((self.name, ()))
 
     def _is_due(self, query: str) -> bool:
         threshold = self.connection.prepare_threshold
-        self._times += 1
-        return threshold is not None and self._times > threshold and query == self.statement
+        if self._prepared or threshold is None or query != self.statement:
+            return False
+        times: dict[bytes, int] = self.connection.__dict__.setdefault("_idempotency_times", {})
+        times[self.name] = times.get(self.name, 0) + 1
+        return times[self.name] > threshold
 
     def _prepare(self, answers: list[PGresult]) -> PQGen[None]:
         """Have the server prepare the statement. Should it refuse, that is its answer."""
-        self.connection.pgconn.send_prepare(self.name, self.statement.encode())
+        # A new name each time, as psycopg's: the server may still have it under an old one.
+        name = b"%s_%d" % (self.name, next(_numbers))
+        self.connection.pgconn.send_prepare(name, self.statement.encode())
         (answer,) = yield from generators.execute(self.connection.pgconn)
-        if answer.status in _WELL:
-            self.connection._prepared._names[self.name, ()] = self.name
-            self._times = 0
-        else:
+        if answer.status not in _WELL:
             answers.append(answer)
+            return
+        self.connection._prepared._names[self.name, ()] = name
+        self.connection._prepared._rotate()
+        self.connection.__dict__["_idempotency_times"][self.name] = 0
 
     def _was_forgotten(self, answer: PGresult) -> bool:
         """Whether the session has forgotten what it had prepared: somebody said DISCARD ALL. True

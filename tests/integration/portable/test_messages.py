@@ -3,6 +3,9 @@ the completion; and what that must not change."""
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,6 +17,7 @@ from django.contrib.auth.models import Group
 from django.db import (
     DatabaseError,
     DataError,
+    NotSupportedError,
     OperationalError,
     ProgrammingError,
     connection,
@@ -23,17 +27,22 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from rest_framework.response import Response
 
+from idempotency.core.decisions import Replay
 from idempotency.core.errors import LeaseLost
+from idempotency.core.responses import RecordedResponse
 from idempotency.engine import sqlstate
 from idempotency.models import IdempotencyKey
 from idempotency.stores import transactions
 from idempotency.stores.postgres import PostgresStore, _CompleteAndCommitCursor
+from idempotency.stores.statements import StatementCursor
 from tests.integration.portable import views
 from tests.integration.portable.api import (
     MARKER,
     Api,
+    Gate,
     Killed,
     assert_replay,
+    background,
     key_of,
     terminate,
     until,
@@ -312,7 +321,8 @@ def test_a_lost_lease_commits_nothing_and_leaves_the_session_in_order(key: Key) 
 def prepared() -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT name FROM pg_prepared_statements ORDER BY name")
-        return [name for (name,) in cursor.fetchall() if name.startswith("idempotency")]
+        names = [name for (name,) in cursor.fetchall() if name.startswith("idempotency")]
+        return [name.rpartition("_")[0] for name in names]
 
 
 @pytest.fixture
@@ -386,6 +396,41 @@ def test_psycopg_lets_the_session_forget_after_a_rollback(api: Api, session: Any
     run_often(api, 6)
 
 
+def test_a_session_that_has_it_under_an_old_name_prepares_it_anew(api: Api, session: Any) -> None:
+    session.prepare_threshold = 0
+    run_often(api, 1)
+    session._prepared._names.clear()  # psycopg's DEALLOCATE ALL was cancelled
+
+    run_often(api, 3)
+
+    assert views.effects() == 3
+
+
+def test_what_psycopg_is_about_to_have_forgotten_is_missed_by_nobody(
+    api: Api, session: Any
+) -> None:
+    session.prepare_threshold = 0
+    run_often(api, 1)
+    session._prepared.clear()  # of which the server will hear with psycopg's next statement
+
+    assert api.post("/things", {}, "k").status_code == 201
+    assert api.post("/things", {}, "k")[MARKER] == "true"
+    run_often(api, 3)
+
+
+def test_psycopgs_book_does_not_grow_beyond_its_bound(api: Api, session: Any) -> None:
+    session.prepare_threshold, session.prepared_max = 0, 3
+
+    def crowd() -> None:
+        for number in range(4):
+            psycopg.Cursor(session).execute(f"SELECT {number}", prepare=True)
+
+    views.before_work = crowd
+    run_often(api, 6)
+
+    assert len(session._prepared._names) <= 4
+
+
 def test_why_the_server_would_not_prepare_is_what_is_heard(
     api: Api, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +499,86 @@ def test_a_comment_of_a_wrapper_is_sent(api: Api, session: Any) -> None:
     assert prepared() == []
     assert views.effects() == 1
     assert any("idempotency_claim" in text for text in sent)
+
+
+def test_a_wrapper_may_claim_a_key_of_its_own_and_look_at_the_cursor(key: Key) -> None:
+    claimed: list[Any] = []
+    seen: list[Any] = []
+
+    def claim_first(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if not claimed:
+            claimed.append("inner")
+            Key(key.store, "inner").won()
+        result = execute(sql, params, many, context)
+        seen.append((context["cursor"].rowcount, context["cursor"].description))
+        return result
+
+    with connection.execute_wrapper(claim_first):
+        assert key.won().scope == key.scope
+
+    assert key.exists
+    assert (1, None) in seen
+
+
+def test_a_statement_that_a_wrapper_keeps_back_has_no_answer(key: Key) -> None:
+    Key(key.store, "a").completed()
+    assert isinstance(Key(key.store, "a").claim(), Replay)
+
+    with connection.execute_wrapper(lambda *_: None), pytest.raises(RuntimeError, match="kept"):
+        Key(key.store, "b").claim()
+
+
+def test_an_answer_is_not_kept_in_the_session(key: Key) -> None:
+    key.completed(RecordedResponse(201, (), b"A secret of one account"))
+    assert isinstance(key.claim(), Replay)
+
+    kept = [held for held in gc.get_objects() if issubclass(type(held), StatementCursor)]
+    assert [cursor for cursor in kept if cursor.connection is connection.connection] == []
+
+
+def test_a_key_is_not_claimed_in_a_pipeline(key: Key) -> None:
+    connection.ensure_connection()
+    with (
+        pytest.raises(NotSupportedError, match="pipeline"),
+        connection.connection.pipeline(),
+    ):
+        key.claim()
+
+    assert not key.exists
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [pid])
+        return bool(cursor.fetchone() == ("Lock",))
+
+
+def test_a_time_limit_that_strikes_while_it_waits_closes_the_session(key: Key) -> None:
+    """As Celery's soft one does: raised by a signal's handler, where the answer is waited for."""
+    lease, gate = key.won(), Gate()
+    pid = connection.connection.info.backend_pid
+
+    def hold() -> None:
+        with transaction.atomic():
+            IdempotencyKey.objects.select_for_update().get()
+            gate()
+            until(lambda: waits_for_a_lock(pid))
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    def strike(*_: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGUSR2, strike)
+    try:
+        with background(hold), transaction.atomic():
+            gate.wait_until_reached()
+            gate.open()
+            with pytest.raises(TimeoutError) as struck:
+                key.store.complete(lease, ANSWER, TTL, commit=True)
+            assert connection.connection.closed, struck
+            transaction.set_rollback(True)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
 
 
 def test_a_text_with_nul_is_refused_and_not_cut_short(key: Key) -> None:
