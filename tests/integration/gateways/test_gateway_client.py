@@ -163,7 +163,9 @@ def test_deadline_of_the_request_goes_along_and_bounds_the_call(
     gateway: GatewayProcess, connect: Connect
 ) -> None:
     client = connect(gateway.url)
-    with governing(Deadline.after(0.5)):
+    # What a process does once, before it first sends, is no part of the second that follows.
+    assert isinstance(client.charge("tok_declined", key="first"), Refused)
+    with governing(Deadline.after(1.0)):
         outcome = client.charge("tok_slow")  # takes three seconds, of five that an attempt has
     assert outcome == Unknown("no answer from the gateway (ReadTimeout)")
     assert client.pauses == []
