@@ -12,11 +12,11 @@ person. A replay and a refusal change nothing and are DEBUG; metrics count them.
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from idempotency import propagation, signals
 from idempotency.core.keys import log_digest
 from idempotency.core.states import State
+from idempotency.signals import Told
 
 logger = logging.getLogger("idempotency.transitions")
 
@@ -27,12 +27,12 @@ DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logg
 _TOLD = ("status", "reason", "code", "actor")
 
 
-def _write(level: int, transition: str, old: str, new: str, *, digest: bytes, **told: Any) -> None:
+def _write(level: int, transition: str, old: str, new: str, told: Told) -> None:
     if not logger.isEnabledFor(level):
         return
     fields = {
         "transition": transition,
-        "key": log_digest(digest),
+        "key": log_digest(told["digest"]),
         "route": told["route"],
         "tenant": told["tenant"],
         "from": str(old),
@@ -48,53 +48,54 @@ def _write(level: int, transition: str, old: str, new: str, *, digest: bytes, **
 
 
 @signals.key_claimed.heard
-def _claimed(*, takeover: bool, reused: bool, attempt: int, **told: Any) -> None:
-    level = WARNING if takeover else INFO
-    old = State.PROCESSING if takeover else State.FAILED if attempt > 1 else NONE
-    transition = "taken over" if takeover else "reused" if reused else "claimed"
-    _write(level, transition, old, State.PROCESSING, attempt=attempt, **told)
+def _claimed(told: Told) -> None:
+    if told["takeover"]:
+        _write(WARNING, "taken over", State.PROCESSING, State.PROCESSING, told)
+        return
+    old = State.FAILED if told["attempt"] > 1 else NONE
+    _write(INFO, "reused" if told["reused"] else "claimed", old, State.PROCESSING, told)
 
 
 @signals.key_completed.heard
-def _completed(*, was: str = State.PROCESSING, **told: Any) -> None:
-    _write(INFO, "completed", was, State.SUCCEEDED, **told)
+def _completed(told: Told) -> None:
+    _write(INFO, "completed", told.get("was", State.PROCESSING), State.SUCCEEDED, told)
 
 
 @signals.key_released.heard
-def _released(**told: Any) -> None:
-    _write(INFO, "released", State.PROCESSING, NONE, **told)
+def _released(told: Told) -> None:
+    _write(INFO, "released", State.PROCESSING, NONE, told)
 
 
 @signals.key_failed.heard
-def _failed(*, was: str = State.PROCESSING, **told: Any) -> None:
-    _write(WARNING, "failed", was, State.FAILED, **told)
+def _failed(told: Told) -> None:
+    _write(WARNING, "failed", told.get("was", State.PROCESSING), State.FAILED, told)
 
 
 @signals.key_suspended.heard
-def _suspended(*, was: str = State.PROCESSING, **told: Any) -> None:
-    _write(WARNING, "suspended", was, State.PROCESSING, **told)
+def _suspended(told: Told) -> None:
+    _write(WARNING, "suspended", told.get("was", State.PROCESSING), State.PROCESSING, told)
 
 
 @signals.key_in_doubt.heard
-def _in_doubt(*, was: str = State.PROCESSING, **told: Any) -> None:
-    _write(ERROR, "in doubt", was, State.IN_DOUBT, **told)
+def _in_doubt(told: Told) -> None:
+    _write(ERROR, "in doubt", told.get("was", State.PROCESSING), State.IN_DOUBT, told)
 
 
 @signals.key_reclaimed.heard
-def _reclaimed(**told: Any) -> None:
-    _write(WARNING, "reclaimed", State.PROCESSING, State.FAILED, **told)
+def _reclaimed(told: Told) -> None:
+    _write(WARNING, "reclaimed", State.PROCESSING, State.FAILED, told)
 
 
 @signals.key_force_failed.heard
-def _force_failed(*, was: str, now: str, **told: Any) -> None:
-    _write(WARNING, "force-failed", was, now, **told)
+def _force_failed(told: Told) -> None:
+    _write(WARNING, "force-failed", told["was"], told["now"], told)
 
 
 @signals.key_replayed.heard
-def _replayed(**told: Any) -> None:
-    _write(DEBUG, "replayed", State.SUCCEEDED, State.SUCCEEDED, **told)
+def _replayed(told: Told) -> None:
+    _write(DEBUG, "replayed", State.SUCCEEDED, State.SUCCEEDED, told)
 
 
 @signals.key_rejected.heard
-def _rejected(**told: Any) -> None:
-    _write(DEBUG, "rejected", UNCHANGED, UNCHANGED, **told)
+def _rejected(told: Told) -> None:
+    _write(DEBUG, "rejected", UNCHANGED, UNCHANGED, told)

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, TypeVar, cast
 
 from idempotency import signals, traffic
+from idempotency.signals import Told
 
 try:
     from prometheus_client import Counter, Histogram
@@ -126,40 +127,40 @@ def _add(found: traffic.Counts, samples: Iterable[Any]) -> None:
 
 
 @signals.key_claimed.heard
-def _claimed(*, route: str, takeover: bool, reused: bool, actor: str = "", **kwargs: Any) -> None:
-    if takeover and not actor:
-        count(route, "takeover")
-    if reused:
-        count(route, "expired")
+def _claimed(told: Told) -> None:
+    if told["takeover"] and not told.get("actor"):
+        count(told["route"], "takeover")
+    if told["reused"]:
+        count(told["route"], "expired")
     # A run that ends without a word did not end as it began.
     _last.outcome = "unknown"
 
 
 @signals.key_completed.heard
-def _completed(*, route: str, **kwargs: Any) -> None:
-    count(route, "executed")
+def _completed(told: Told) -> None:
+    count(told["route"], "executed")
 
 
 @signals.key_replayed.heard
-def _replayed(*, route: str, **kwargs: Any) -> None:
-    count(route, "replayed")
+def _replayed(told: Told) -> None:
+    count(told["route"], "replayed")
 
 
 @signals.key_rejected.heard
-def _rejected(*, route: str, code: str, **kwargs: Any) -> None:
-    count(route, _OUTCOME_OF_CODE.get(code, "rejected"))
+def _rejected(told: Told) -> None:
+    count(told["route"], _OUTCOME_OF_CODE.get(told["code"], "rejected"))
 
 
 @signals.key_released.heard
-def _released(*, route: str, **kwargs: Any) -> None:
-    count(route, "released")
+def _released(told: Told) -> None:
+    count(told["route"], "released")
 
 
 @signals.key_failed.heard
-def _failed(*, route: str, **kwargs: Any) -> None:
-    count(route, "failed")
+def _failed(told: Told) -> None:
+    count(told["route"], "failed")
 
 
 @signals.key_in_doubt.heard
-def _in_doubt(*, route: str, **kwargs: Any) -> None:
-    count(route, "in_doubt")
+def _in_doubt(told: Told) -> None:
+    count(told["route"], "in_doubt")

@@ -27,28 +27,31 @@ Where it may have been another than ``processing``, ``was`` is the state that th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from django.dispatch import Signal
 
 from idempotency.core.decisions import Lease
 
-Receiver = TypeVar("Receiver", bound=Callable[..., None])
+#: What a signal carries, by name.
+Told = Mapping[str, Any]
+Receiver = Callable[[Told], None]
 
 logger = logging.getLogger("idempotency")
 
 
 class Transition(Signal):
     """A signal of which this package's metrics and logs hear first, and in every process. They pay
-    less for it than others: Django asks at each sending who is there and still alive."""
+    less for it than others: Django asks at each sending who is there and still alive, and unpacks
+    the arguments for each."""
 
     def __init__(self) -> None:
         super().__init__(use_caching=True)
-        self.own: list[Callable[..., None]] = []
+        self.own: list[Receiver] = []
 
     def heard(self, receive: Receiver) -> Receiver:
-        """Decorate one of this package's own receivers."""
+        """Decorate one of this package's own receivers, which get the arguments as they are."""
         self.own.append(receive)
         return receive
 
@@ -71,7 +74,7 @@ def send(signal: Transition, sender: type, **arguments: Any) -> None:
     """Send to every receiver; log those that raise."""
     for receive in signal.own:
         try:
-            receive(**arguments)
+            receive(arguments)
         except Exception:
             logger.exception("receiver %r failed", receive)
     if not signal.receivers:

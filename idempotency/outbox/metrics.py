@@ -3,10 +3,9 @@ there are as many as there are receivers."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from idempotency.outbox.messages import Dead, Delivered, Ending, Message, Retry
+from idempotency.outbox.messages import Dead, Delivered, Retry
 from idempotency.outbox.signals import message_settled
+from idempotency.signals import Told
 
 try:
     from prometheus_client import Counter
@@ -24,6 +23,8 @@ _OUTCOMES = {Delivered: "delivered", Retry: "retried", Dead: "dead"}
 
 
 @message_settled.heard
-def _settled(*, message: Message, ending: Ending, **kwargs: Any) -> None:
+def _settled(told: Told) -> None:
     if DELIVERIES is not None:
-        DELIVERIES.labels(channel=message.channel, outcome=_OUTCOMES[type(ending)]).inc()
+        DELIVERIES.labels(
+            channel=told["message"].channel, outcome=_OUTCOMES[type(told["ending"])]
+        ).inc()

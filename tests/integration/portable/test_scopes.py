@@ -381,7 +381,7 @@ def test_signals_name_the_digest_of_the_key(api: Api, path: str, each_store: str
 
 
 def test_a_receiver_that_fails_breaks_no_request(api: Api) -> None:
-    def broken(**_: Any) -> None:
+    def broken(_: Any) -> None:
         raise RuntimeError("a receiver's own defect")
 
     with listening(signals.key_claimed, broken), listening(signals.key_completed, broken):
@@ -393,11 +393,11 @@ def test_metrics_or_logs_that_fail_break_no_request_and_keep_nothing_from_others
 ) -> None:
     heard: list[str] = []
 
-    def broken(**_: Any) -> None:
+    def broken(_: Any) -> None:
         raise RuntimeError("a defect of ours")
 
     for signal in (signals.key_claimed, signals.key_completed):
-        monkeypatch.setattr(signal, "own", [broken, lambda **_: heard.append("own")])
+        monkeypatch.setattr(signal, "own", [broken, lambda _: heard.append("own")])
     with listening(signals.key_completed, lambda **_: heard.append("user's")):
         assert api.post("/things", {}, "k").status_code == 201
 
