@@ -97,7 +97,7 @@ class Migration(migrations.Migration):
                 ("fingerprint", models.BinaryField(max_length=32, verbose_name="fingerprint")),
                 (
                     "fingerprint_version",
-                    models.PositiveSmallIntegerField(verbose_name="fingerprint version"),
+                    models.SmallIntegerField(verbose_name="fingerprint version"),
                 ),
                 (
                     "state",
@@ -119,10 +119,10 @@ class Migration(migrations.Migration):
                         verbose_name="owner",
                     ),
                 ),
-                ("attempt", models.PositiveIntegerField(default=1, verbose_name="attempt")),
+                ("attempt", models.IntegerField(default=1, verbose_name="attempt")),
                 (
                     "resumes",
-                    models.PositiveIntegerField(
+                    models.IntegerField(
                         default=0,
                         help_text="How often a job resumed the operation since its recovery point.",
                         verbose_name="resumes",
@@ -167,28 +167,19 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("state__in", ["processing", "succeeded", "failed", "in_doubt"])
-                        ),
-                        name="idempotency_key_state_known",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
                             models.Q(("lease_expires_at__isnull", False), ("state", "processing")),
                             models.Q(
-                                models.Q(("state", "processing"), _negated=True),
                                 ("lease_expires_at__isnull", True),
+                                models.Q(
+                                    ("state", "in_doubt"),
+                                    models.Q(("expires_at__isnull", False), ("state", "succeeded")),
+                                    models.Q(("expires_at__isnull", False), ("state", "failed")),
+                                    _connector="OR",
+                                ),
                             ),
                             _connector="OR",
                         ),
-                        name="idempotency_key_lease_iff_processing",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("state__in", ["succeeded", "failed"]), _negated=True),
-                            ("expires_at__isnull", False),
-                            _connector="OR",
-                        ),
-                        name="idempotency_key_settled_expires",
+                        name="idempotency_key_state",
                     ),
                 ],
             },

@@ -129,7 +129,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="idempotencykey",
             name="prepared_attempt",
-            field=models.PositiveIntegerField(
+            field=models.IntegerField(
                 help_text="The one that wrote the intent.",
                 null=True,
                 verbose_name="prepared by attempt",
