@@ -1,5 +1,6 @@
 """Spans for OpenTelemetry, where its API is installed (the extra ``opentelemetry``): claim, run,
-call, complete. Without it nothing is imported, and no function is wrapped.
+call, complete. Without it nothing is imported, and no function is wrapped. A provider that is set
+while requests are served is noticed within a second.
 
 ==========================  ====================================================================
 ``idempotency.claim``       the statement that wins the key, or says why not
@@ -15,8 +16,9 @@ what a row holds.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, TypeVar, cast
 
 from idempotency.core.decisions import Lease
@@ -42,7 +44,7 @@ def traced(name: str, describe: Describe) -> Callable[[Function], Function]:
     def wrap(function: Function) -> Function:
         @wraps(function)
         def in_span(*args: Any, **kwargs: Any) -> Any:
-            if not _is_recorded():
+            if not _is_recorded(int(time.monotonic())):
                 return function(*args, **kwargs)
             with _tracer.start_as_current_span(
                 name, record_exception=False, set_status_on_exception=False
@@ -61,8 +63,10 @@ def traced(name: str, describe: Describe) -> Callable[[Function], Function]:
     return wrap
 
 
-def _is_recorded() -> bool:
-    """Whether anybody listens. A span that nobody keeps would cost ten times this question."""
+@lru_cache(maxsize=1)
+def _is_recorded(second: int) -> bool:
+    """Whether anybody listens: a span that nobody keeps would cost ten times this question, which
+    is asked once in a second, since OpenTelemetry looks into the environment for its answer."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 

@@ -32,7 +32,9 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     # Without making it the provider of the whole test run.
     monkeypatch.setattr(spans, "_tracer", provider.get_tracer("tests"))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    spans._is_recorded.cache_clear()
     yield exporter
+    spans._is_recorded.cache_clear()
     provider.shutdown()
 
 
@@ -114,5 +116,6 @@ def test_where_nobody_keeps_spans_none_is_made(
     api: Api, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    spans._is_recorded.cache_clear()
     assert api.post("/required", {}, KEY).status_code == 201
     assert exporter.get_finished_spans() == ()
