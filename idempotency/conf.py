@@ -113,10 +113,12 @@ CHOICES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Settings:
-    """``IDEMPOTENCY`` as read once; see the README for what each one means and when to change
-    it."""
+    """``IDEMPOTENCY`` as read once; see the README for what each one means and when to change it.
+
+    Each is itself alone: a policy is looked up by them for every request, and the hash of all these
+    values would cost that request a hundredth of a small view."""
 
     required: bool
     methods: tuple[str, ...]
@@ -147,7 +149,6 @@ class Settings:
     reconcile_withdraw_after: timedelta
     reconcile_alert_after: timedelta
     look_up_timeout: timedelta
-    #: Pairs and not a dict, because settings are looked up by their hash.
     four_eyes_above: tuple[tuple[str, int], ...] | None
     approve_within: timedelta
     outbox_threads: int

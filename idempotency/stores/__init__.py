@@ -4,7 +4,7 @@ elsewhere."""
 from __future__ import annotations
 
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from django.db import connections, router
 from django.utils.module_loading import import_string
@@ -12,13 +12,21 @@ from django.utils.module_loading import import_string
 from idempotency.conf import settings
 from idempotency.stores.base import Store
 
+if TYPE_CHECKING:
+    from idempotency.models import IdempotencyKey
+
 
 def get_store(using: str | None = None) -> Store:
     """The store of a database alias; by default the one the routers write keys to."""
+    alias = using or router.db_for_write(_keys())
+    return _store(alias, settings().store or _fastest(alias))
+
+
+@cache
+def _keys() -> type[IdempotencyKey]:
     from idempotency.models import IdempotencyKey
 
-    alias = using or router.db_for_write(IdempotencyKey)
-    return _store(alias, settings().store or _fastest(alias))
+    return IdempotencyKey
 
 
 @cache
