@@ -31,6 +31,7 @@ from django.db import (
     OperationalError,
     connections,
 )
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from idempotency import metrics, operations, partitions, signals, spans
 from idempotency.admission import Admission
@@ -147,12 +148,13 @@ class Engine:
         What the handler raises comes through, after its work was rolled back and its claim dealt
         with.
         """
-        _refuse_outer_transaction(self.store.using)
+        connection = connections[self.store.using]
+        _refuse_outer_transaction(connection)
         try:
             request.admission.look(self.store, request.scope)
             decision = self._claim_or_wait(request)
             if isinstance(decision, Won):
-                return self._run(decision.lease, request, work)
+                return self._run(decision.lease, request, work, connection)
             recorded = _answer(decision)
         except IdempotencyError as error:
             _tell(signals.key_rejected, request.scope, code=error.code)
@@ -227,23 +229,35 @@ class Engine:
 
     # Running
 
-    def _run(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
+    def _run(
+        self,
+        lease: Lease,
+        request: KeyedRequest,
+        work: Work[R],
+        connection: BaseDatabaseWrapper,
+    ) -> Fresh[R] | Answer:
         try:
             request.admission.admit_claimed(self.store, lease, request.policy.ttl)
             signals.announce(
                 signals.key_claimed, lease, takeover=lease.takeover, reused=lease.reused
             )
-            partitions.ensure_day(self.store.using, lease.response_day)
+            partitions.ensure_day(connection, lease.response_day)
             if lease.recovery_point:
                 return Answer(operations.resume(self.store, lease), replayed=False)
-            return self._work(lease, request, work)
+            return self._work(lease, request, work, connection)
         finally:
             if request.policy.busy == "wait":
                 self.waiter.announce(lease.digest)
 
     @spans.traced("idempotency.run", lambda engine, lease, *_: spans.of_lease(lease))
-    def _work(self, lease: Lease, request: KeyedRequest, work: Work[R]) -> Fresh[R] | Answer:
-        transaction = Transaction(self.store.using, log_digest(lease.digest))
+    def _work(
+        self,
+        lease: Lease,
+        request: KeyedRequest,
+        work: Work[R],
+        connection: BaseDatabaseWrapper,
+    ) -> Fresh[R] | Answer:
+        transaction = Transaction(connection, log_digest(lease.digest))
         attempt = _Attempt(self.store, lease, request, work, transaction)
         try:
             with transaction:
@@ -395,10 +409,9 @@ def _answer(decision: Decision) -> RecordedResponse:
             raise KeyReused
 
 
-def _refuse_outer_transaction(using: str) -> None:
+def _refuse_outer_transaction(connection: BaseDatabaseWrapper) -> None:
     """A claim inside somebody's transaction would be rolled back with it, and invisible until
     then."""
-    connection = connections[using]
     # As transaction.atomic(durable=True) tells a TestCase's transaction from the user's.
     if connection.in_atomic_block and not getattr(
         connection.atomic_blocks[-1], "_from_testcase", False

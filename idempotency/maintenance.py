@@ -126,7 +126,7 @@ def _resume_one(run: Run, key_id: int, *, give_up: bool) -> None:
         signals.announce(signals.key_claimed, lease, **told)
         if give_up:
             _give_up(run.store, lease)
-        partitions.ensure_day(run.using, lease.response_day)
+        partitions.ensure_day(connections[run.using], lease.response_day)
         operations.resume(run.store, lease)
     except OutcomePending as error:
         run.details.append(f"{key_id}: still unknown")

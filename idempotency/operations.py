@@ -119,7 +119,9 @@ def run_without_key(
             fresh.withdraw(context)
         raise CallNotSent(retry_after=outcome.retry_after)
     try:
-        with Transaction(using, f"finalize of {operation.name}", durable=False) as ending:
+        with Transaction(
+            connections[using], f"finalize of {operation.name}", durable=False
+        ) as ending:
             recorded = finalize(fresh, context, outcome)
             demand_unmarked(ending.connection)
     except Exception as error:
@@ -177,7 +179,7 @@ def _age(task: _Open) -> timedelta:
 @spans.traced("idempotency.complete", lambda task, *_: spans.of_lease(task.lease))
 def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
     try:
-        with Transaction(task.store.using, f"finalize of {task.name}") as ending:
+        with Transaction(connections[task.store.using], f"finalize of {task.name}") as ending:
             recorded = task.kept.finalize(outcome)
             kept = recorded.within(task.kept.limit)
             day = task.store.complete(task.lease, kept, task.kept.ttl, commit=ending.outermost)
@@ -195,7 +197,7 @@ def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
 
 def _withdraw(task: _Open, outcome: NotSent) -> NoReturn:
     try:
-        with Transaction(task.store.using, f"withdraw of {task.name}"):
+        with Transaction(connections[task.store.using], f"withdraw of {task.name}"):
             task.kept.operation.withdraw(task.kept.context)
             task.store.fail(task.lease, outcome.reason, task.kept.ttl, forget_recovery=True)
             _note(task.store, task.lease, EventKind.WITHDRAWN, outcome.reason)

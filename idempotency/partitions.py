@@ -132,19 +132,18 @@ class Partition:
     pending: bool
 
 
-def ensure_day(using: str, day: date) -> None:
+def ensure_day(connection: BaseDatabaseWrapper, day: date) -> None:
     """Make sure that the tables of a day exist. Costs nothing once this process knows the day.
 
     Never raises for what the database says: without the right to create tables, or when the lock is
     not to be had in time, a warning is logged and the response will go to the newest day there is.
     Does nothing inside a transaction, where healing could deadlock, and on other databases.
     """
-    connection = connections[using]
     if connection.vendor != "postgresql" or _is_settled(cached := _cache_key(connection, day)):
         return
     try:
         if connection.get_autocommit():
-            _heal(using, day)
+            _heal(connection.alias, day)
             _failed_at.pop(cached, None)
             _known.add(cached)
     except Error as error:

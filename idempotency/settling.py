@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from idempotency import partitions, signals
 from idempotency.conf import settings
@@ -70,8 +70,10 @@ def settle(store: Store, key_id: int, seen: Seen, finding: Finding, resolution: 
     if lease is None:
         return False
     try:
-        partitions.ensure_day(store.using, lease.response_day)
-        with Transaction(store.using, f"settling {kept.operation.name}", durable=False):
+        partitions.ensure_day(connections[store.using], lease.response_day)
+        with Transaction(
+            connections[store.using], f"settling {kept.operation.name}", durable=False
+        ):
             told = _end(store, lease, kept, finding)
             _tell_story(store, lease, seen, resolution, _WORDS[type(finding)])
     except LeaseLost:

@@ -11,11 +11,13 @@ import json
 import logging
 from collections.abc import Callable
 from datetime import date, timedelta
+from functools import lru_cache
+from struct import Struct
 from typing import Any
 
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg.pq import Escaping, Format
+from psycopg.pq import Format
 
 from idempotency import encryption
 from idempotency.core.decisions import (
@@ -41,24 +43,26 @@ logger = logging.getLogger("idempotency")
 #: What idempotency_complete_v1 raises for a lost lease.
 _LEASE_LOST = "ID001"
 _TEXT, _BINARY = Format.TEXT, Format.BINARY
+_MICROSECOND = timedelta(microseconds=1)
+_FIRST_DAY = date(2000, 1, 1).toordinal()
+_INTERVAL = Struct(">qii")
 
 
 class _ClaimCursor(StatementCursor):
-    # Days and durations as text that no setting of the session changes.
     statement = (
-        "SELECT o_outcome, o_id, o_attempt, to_char(o_day, 'YYYY-MM-DD'), o_recovery_point, "
-        "o_context, o_version, extract(epoch FROM o_lease_left), o_status, o_headers, o_body "
+        "SELECT o_outcome, o_id, o_attempt, o_day, o_recovery_point, o_context, o_version, "
+        "o_lease_left, o_status, o_headers, o_body "
         "FROM idempotency_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
     )
     name = b"idempotency_claim"
     # The texts of a caller by their length: a NUL in them is refused, and not their end.
-    formats = [_BINARY] * 5 + [_TEXT] * 5
+    formats = [_BINARY] * 5 + [_TEXT, _BINARY] + [_TEXT] * 3
 
 
 class _CompleteCursor(StatementCursor):
-    statement = "SELECT to_char(idempotency_complete_v1($1, $2, $3, $4, $5, $6, $7), 'YYYY-MM-DD')"
+    statement = "SELECT idempotency_complete_v1($1, $2, $3, $4, $5, $6, $7)"
     name = b"idempotency_complete"
-    formats = [_TEXT, _TEXT, _TEXT, _TEXT, _BINARY, _TEXT, _TEXT]
+    formats = [_TEXT, _BINARY, _TEXT, _TEXT, _BINARY, _TEXT, _TEXT]
 
 
 class _CompleteAndCommitCursor(_CompleteCursor):
@@ -66,8 +70,15 @@ class _CompleteAndCommitCursor(_CompleteCursor):
     commits = True
 
 
+@lru_cache(maxsize=256)
+def _spelled(headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Answers differ in their bodies; most of a service's have headers that others have too."""
+    return json.dumps(headers).encode()
+
+
+@lru_cache(maxsize=256)
 def _duration(duration: timedelta) -> bytes:
-    return b"%d microseconds" % (duration // timedelta(microseconds=1))
+    return b"%d microseconds" % (duration // _MICROSECOND)
 
 
 def _frozen() -> Wire:
@@ -75,18 +86,44 @@ def _frozen() -> Wire:
     return None if now is None else now.isoformat().encode()
 
 
+# What a row holds, in PostgreSQL's binary format
+
+
+def _integer(sent: bytes) -> int:
+    return int.from_bytes(sent, "big", signed=True)
+
+
+@lru_cache(maxsize=16)
+def _day(sent: bytes) -> date:
+    """Days since 2000-01-01."""
+    return date.fromordinal(_FIRST_DAY + _integer(sent))
+
+
+def _left(sent: Wire) -> timedelta:
+    """Microseconds, days and months, of which a lease has none."""
+    if sent is None:
+        return timedelta(0)
+    microseconds, days, _ = _INTERVAL.unpack(sent)
+    return timedelta(days=days, microseconds=microseconds)
+
+
+def _json(sent: bytes) -> Any:
+    """A byte for the version of the format, and the text."""
+    return json.loads(sent[1:])
+
+
 def _won(row: tuple[Any, ...], claim: Claim) -> Won:
     outcome, key_id, attempt, day, recovery_point, context = row[:6]
     return Won(
         Lease(
-            key_id=int(key_id),
+            key_id=_integer(key_id),
             owner=claim.owner,
-            attempt=int(attempt),
+            attempt=_integer(attempt),
             digest=claim.scope.digest,
             scope=claim.scope,
-            response_day=date.fromisoformat(day.decode()),
+            response_day=_day(day),
             recovery_point=recovery_point.decode(),
-            context=None if context is None else json.loads(context),
+            context=None if context is None else _json(context),
             takeover=outcome == b"takeover",
             reused=outcome == b"reused",
         )
@@ -97,12 +134,11 @@ def _replay(row: tuple[Any, ...]) -> Replay:
     status, headers, body = row[8:]
     if status is None:
         return Replay(None)
-    kept = None if body is None else Escaping().unescape_bytea(body)
-    return Replay(opened(int(row[1]), int(status), json.loads(headers), kept))
+    return Replay(opened(_integer(row[1]), _integer(status), _json(headers), body))
 
 
 def _busy(row: tuple[Any, ...]) -> Busy:
-    return Busy(timedelta(seconds=float(row[7] or 0)))
+    return Busy(_left(row[7]))
 
 
 _HELD: dict[bytes, Callable[[tuple[Any, ...]], Decision]] = {
@@ -110,7 +146,7 @@ _HELD: dict[bytes, Callable[[tuple[Any, ...]], Decision]] = {
     b"busy": _busy,
     b"mismatch": lambda row: Mismatch(),
     b"in_doubt": lambda row: InDoubt(),
-    b"version": lambda row: OtherVersion(int(row[6])),
+    b"version": lambda row: OtherVersion(_integer(row[6])),
 }
 
 
@@ -119,7 +155,11 @@ class PostgresStore(DatabaseStore):
 
     def claim(self, claim: Claim) -> Decision:
         scope = claim.scope
-        connection = self._connected()
+        connection = connections[self.using]
+        # As Django's own cursor would: CONN_HEALTH_CHECKS replaces a session that a restart of the
+        # database ended.
+        connection.close_if_health_check_failed()
+        connection.ensure_connection()
         row = _send(
             connection,
             _ClaimCursor,
@@ -130,7 +170,7 @@ class PostgresStore(DatabaseStore):
                 scope.tenant.encode(),
                 claim.fingerprint,
                 b"%d" % claim.fingerprint_version,
-                str(claim.owner).encode(),
+                claim.owner.bytes,
                 _duration(claim.lease),
                 # Asynchronous only as a transaction of its own; inside another one it would unflush
                 # the work's commit.
@@ -145,15 +185,17 @@ class PostgresStore(DatabaseStore):
         self, lease: Lease, response: RecordedResponse, ttl: timedelta, *, commit: bool = False
     ) -> date:
         response = encryption.seal(response)
+        connection = connections[self.using]
+        connection.ensure_connection()
         try:
             (completed,) = _send(
-                self._connected(),
+                connection,
                 _CompleteAndCommitCursor if commit and CAN_COMMIT else _CompleteCursor,
                 [
                     b"%d" % lease.key_id,
-                    str(lease.owner).encode(),
+                    lease.owner.bytes,
                     b"%d" % response.status,
-                    json.dumps(response.headers).encode(),
+                    _spelled(response.headers),
                     response.body,
                     _duration(ttl),
                     _frozen(),
@@ -163,19 +205,10 @@ class PostgresStore(DatabaseStore):
             if getattr(error.__cause__, "sqlstate", None) == _LEASE_LOST:
                 raise LeaseLost from None
             raise
-        day = date.fromisoformat(completed.decode())
+        day = _day(completed)
         if day != lease.response_day:
             logger.warning("no partition for %s: the response went to %s", lease.response_day, day)
         return day
-
-    def _connected(self) -> BaseDatabaseWrapper:
-        """Django's connection, as its own cursor would find it: CONN_HEALTH_CHECKS replaces a
-        session that a restart of the database ended."""
-        connection = connections[self.using]
-        connection.close_if_health_check_failed()
-        connection.ensure_connection()
-        connection.validate_thread_sharing()
-        return connection
 
 
 def _send(

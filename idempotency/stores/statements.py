@@ -3,11 +3,11 @@ it.
 
 A cursor of psycopg turns values into parameters by their types, and rows into values by theirs,
 which costs as much as the database needs to claim a key. Here a statement is always the same, so
-that its parameters and its row are known: text as PostgreSQL reads and writes it, in UTF-8, which
-is what Django's sessions speak. And it can take COMMIT along, in one message, so that completing a
-key and committing the work are one round trip. psycopg can do that too, with a statement bound on
-the client, which the server parses and plans each time, or with its pipeline, which costs in Python
-what it saves.
+that its parameters and its row are known. The row comes in PostgreSQL's binary format, which no
+setting of the session changes, its texts in UTF-8, which is what Django's sessions speak. And a
+statement can take COMMIT along, in one message, so that completing a key and committing the work
+are one round trip. psycopg can do that too, with a statement bound on the client, which the server
+parses and plans each time, or with its pipeline, which costs in Python what it saves.
 
 Django's wrapper goes around it as ever: ``execute_wrapper``, the log of queries, its errors. Of
 psycopg's private parts it uses ``_start_query``, so that a transaction begins where psycopg would
@@ -104,33 +104,40 @@ class StatementCursor:
     def _exchange(self, query: str) -> PQGen[list[PGresult]]:
         """The server's answers, to the statement and to COMMIT; or the first that it refused."""
         answers: list[PGresult] = []
+        session = self.connection
         try:
-            # BEGIN, where it is due: work that has sent nothing has begun nothing.
-            yield from self.connection._start_query()
-            if self._is_due(query):
-                yield from self._prepare(answers)
-            if not _failed(answers):
-                yield from self._send(query, answers)
+            if not session._autocommit:
+                # BEGIN, where it is due: work that has sent nothing has begun nothing.
+                yield from session._start_query()
+            prepared = self._prepared if query == self.statement else None
+            if prepared is None and self._is_due(query):
+                prepared = yield from self._prepare(answers)
+            if not answers:
+                yield from self._send(query, prepared, answers)
         except DatabaseError:
-            self.connection.pgconn.finish()
+            session.pgconn.finish()
             # The server may have said why before it hung up.
             if not _failed(answers):
                 raise
         except BaseException:
             # What is still to come would be taken for the answer to the next statement.
-            self.connection.pgconn.finish()
+            session.pgconn.finish()
             raise
         return answers
 
-    def _send(self, query: str, answers: list[PGresult]) -> PQGen[None]:
+    def _send(self, query: str, prepared: bytes | None, answers: list[PGresult]) -> PQGen[None]:
         session = self.connection.pgconn
         if self.commits:
             session.enter_pipeline_mode()
-        prepared = self._prepared if query == self.statement else None
         if prepared is not None:
-            session.send_query_prepared(prepared, self._parameters, self.formats)
+            session.send_query_prepared(prepared, self._parameters, self.formats, Format.BINARY)
         else:
-            session.send_query_params(query.encode(), self._parameters, param_formats=self.formats)
+            session.send_query_params(
+                query.encode(),
+                self._parameters,
+                param_formats=self.formats,
+                result_format=Format.BINARY,
+            )
         if not self.commits:
             answers += yield from generators.execute(session)
             return
@@ -149,13 +156,13 @@ class StatementCursor:
 
     def _is_due(self, query: str) -> bool:
         threshold = self.connection.prepare_threshold
-        if self._prepared or threshold is None or query != self.statement:
+        if threshold is None or query != self.statement:
             return False
         times: dict[bytes, int] = self.connection.__dict__.setdefault("_idempotency_times", {})
         times[self.name] = times.get(self.name, 0) + 1
         return times[self.name] > threshold
 
-    def _prepare(self, answers: list[PGresult]) -> PQGen[None]:
+    def _prepare(self, answers: list[PGresult]) -> PQGen[bytes | None]:
         """Have the server prepare the statement. Should it refuse, that is its answer."""
         # A new name each time, as psycopg's: the server may still have it under an old one.
         name = b"%s_%d" % (self.name, next(_numbers))
@@ -163,10 +170,11 @@ class StatementCursor:
         (answer,) = yield from generators.execute(self.connection.pgconn)
         if answer.status not in _WELL:
             answers.append(answer)
-            return
+            return None
         self.connection._prepared._names[self.name, ()] = name
         self.connection._prepared._rotate()
         self.connection.__dict__["_idempotency_times"][self.name] = 0
+        return name
 
     def _was_forgotten(self, answer: PGresult) -> bool:
         """Whether the session has forgotten what it had prepared: somebody said DISCARD ALL. True

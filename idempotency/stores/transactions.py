@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-
-if TYPE_CHECKING:
-    from idempotency.stores.begin import BeginWithFirst
+from django.db.transaction import Atomic
 
 logger = logging.getLogger("idempotency")
 
@@ -23,22 +21,19 @@ class Transaction:
     stands, whatever a hook of its own says, and the caller hears it.
     """
 
-    def __init__(self, using: str, of: str, *, durable: bool = True) -> None:
-        self.connection = connections[using]
+    def __init__(self, connection: BaseDatabaseWrapper, of: str, *, durable: bool = True) -> None:
+        self.connection = connection
         #: A TestCase commits nothing, and would count our hook among its own.
-        self.outermost = not self.connection.in_atomic_block
-        self._atomic = transaction.atomic(using=using, durable=durable)
+        self.outermost = not connection.in_atomic_block
+        self._atomic = _block_of(connection.vendor)(connection, durable)
         self._of = of
         self._committed = False
-        self._begin: BeginWithFirst | None = None
 
     def __enter__(self) -> Transaction:
         self._atomic.__enter__()
         if self.outermost:
             # Before anything else runs, so that it is the first of the hooks.
             self.connection.on_commit(self._note)
-            begin = _begin_of(self.connection.vendor)
-            self._begin = None if begin is None else begin(self.connection)
         return self
 
     def __exit__(
@@ -47,8 +42,6 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._begin is not None:
-            self._begin.withdraw()
         try:
             self._atomic.__exit__(kind, error, trace)
         except Exception:
@@ -71,12 +64,16 @@ def demand_unmarked(connection: BaseDatabaseWrapper) -> None:
 
 
 @cache
-def _begin_of(vendor: str) -> type[BeginWithFirst] | None:
-    """How a transaction begins on a database; None: as Django and its driver do it."""
+def _block_of(vendor: str) -> Callable[[BaseDatabaseWrapper, bool], Atomic]:
+    """How a block is made on a database."""
     if vendor != "postgresql":
-        return None
+        return _plain_block
     try:
-        from idempotency.stores.begin import BeginWithFirst
+        from idempotency.stores.blocks import OutermostBlock
     except ImportError:  # psycopg 2, under the portable store
-        return None
-    return BeginWithFirst
+        return _plain_block
+    return OutermostBlock
+
+
+def _plain_block(connection: BaseDatabaseWrapper, durable: bool) -> Atomic:
+    return transaction.atomic(using=connection.alias, durable=durable)

@@ -74,13 +74,13 @@ def test_begin_goes_with_the_first_statement_and_commit_with_the_completion(api:
 
 
 def test_without_psycopg_3_a_transaction_begins_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "idempotency.stores.begin", None)
-    transactions._begin_of.cache_clear()
+    monkeypatch.setitem(sys.modules, "idempotency.stores.blocks", None)
+    transactions._block_of.cache_clear()
     try:
-        with transactions.Transaction("default", "a test"):
+        with transactions.Transaction(connection, "a test"):
             assert connection.execute_wrappers == []
     finally:
-        transactions._begin_of.cache_clear()
+        transactions._block_of.cache_clear()
 
 
 # What comes first in the work, whatever it is, is in the work's transaction
@@ -391,6 +391,7 @@ def test_psycopg_lets_the_session_forget_after_a_rollback(api: Api, session: Any
             transaction.set_rollback(True)
 
     session.prepare_threshold = 1
+    run_often(api, 4)
     views.before_work = roll_something_back
 
     run_often(api, 6)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
 
 from idempotency import partitions
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 def test_case_53_a_missing_day_is_created_and_a_warning_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    partitions.ensure_day("default", FAR)
+    partitions.ensure_day(connection, FAR)
 
     assert all(FAR in attached(parent) for parent in PARENTS)
     (warning,) = caplog.records
@@ -51,35 +51,35 @@ def test_case_53_a_missing_day_is_created_and_a_warning_raised(
 def test_a_day_that_is_there_is_looked_at_once_a_process(
     caplog: pytest.LogCaptureFixture, django_assert_num_queries: Any
 ) -> None:
-    partitions.ensure_day("default", TODAY)
+    partitions.ensure_day(connection, TODAY)
     with django_assert_num_queries(0):
-        partitions.ensure_day("default", TODAY)
+        partitions.ensure_day(connection, TODAY)
 
     assert caplog.records == []
 
 
 def test_a_forgotten_day_is_looked_at_again() -> None:
-    partitions.ensure_day("default", FAR)
+    partitions.ensure_day(connection, FAR)
     for parent in PARENTS:
         run(f"DROP TABLE {Step(Action.DROP, parent, FAR).table}")
 
-    partitions.ensure_day("default", FAR)
+    partitions.ensure_day(connection, FAR)
     assert FAR not in attached(RESPONSES)
     partitions.forget_day("default", FAR)
-    partitions.ensure_day("default", FAR)
+    partitions.ensure_day(connection, FAR)
     assert FAR in attached(RESPONSES)
 
 
 def test_nothing_is_created_inside_a_transaction(django_assert_num_queries: Any) -> None:
     with transaction.atomic(), django_assert_num_queries(0):
-        partitions.ensure_day("default", FAR)
+        partitions.ensure_day(connection, FAR)
 
-    partitions.ensure_day("default", FAR)
+    partitions.ensure_day(connection, FAR)
     assert FAR in attached(RESPONSES)
 
 
 def test_many_healers_at_once_create_a_day_once(caplog: pytest.LogCaptureFixture) -> None:
-    together(*[lambda: partitions.ensure_day("default", FAR)] * 6)
+    together(*[lambda: partitions.ensure_day(connection, FAR)] * 6)
 
     assert FAR in attached(RESPONSES) & attached(EVENTS)
     assert "could not make sure" not in caplog.text
@@ -88,7 +88,7 @@ def test_many_healers_at_once_create_a_day_once(caplog: pytest.LogCaptureFixture
 def test_a_healer_that_cannot_have_the_lock_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with transaction.atomic():
         run(f"LOCK TABLE ONLY {RESPONSES} IN SHARE UPDATE EXCLUSIVE MODE")
-        elsewhere(lambda: partitions.ensure_day("default", FAR))
+        elsewhere(lambda: partitions.ensure_day(connection, FAR))
 
     assert "could not make sure of the partitions" in caplog.text
     assert "lock timeout" in caplog.text
@@ -102,7 +102,7 @@ def test_without_the_right_to_create_tables_the_newest_day_is_used(
     key = Key(each_store)
 
     with without_rights(), at(NOW + 100 * DAY):
-        partitions.ensure_day("default", FAR)
+        partitions.ensure_day(connection, FAR)
         assert "permission denied" in caplog.text or "must be owner" in caplog.text
         lease = key.won()
         with transaction.atomic():
@@ -145,9 +145,9 @@ def test_a_process_that_cannot_create_a_day_does_not_try_with_every_request(
     django_assert_num_queries: Any,
 ) -> None:
     with without_rights():
-        partitions.ensure_day("default", FAR)
+        partitions.ensure_day(connection, FAR)
         with django_assert_num_queries(0):
-            partitions.ensure_day("default", FAR)
+            partitions.ensure_day(connection, FAR)
 
 
 # Through a view
