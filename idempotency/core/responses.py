@@ -69,11 +69,19 @@ def stored_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str],
 @dataclass(frozen=True, slots=True)
 class RecordedResponse:
     """An answer as the store keeps it. ``body`` None: it was too large or streamed, so it was not
-    kept."""
+    kept.
+
+    Raises ``ValueError`` for a status that could not be sent again.
+    """
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes | None
+
+    def __post_init__(self) -> None:
+        # Here and not as a rule of the table, which costs the server as much as the row itself.
+        if not 100 <= self.status <= 599:
+            raise ValueError(f"An answer has a status from 100 to 599, not {self.status}.")
 
     @property
     def resource(self) -> str | None:

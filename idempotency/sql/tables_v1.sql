@@ -5,7 +5,7 @@
 CREATE TABLE idempotency_storedresponse (
     key_id bigint NOT NULL,
     day date NOT NULL,
-    status smallint NOT NULL CONSTRAINT idempotency_response_status CHECK (status BETWEEN 100 AND 599),
+    status smallint NOT NULL,
     headers jsonb NOT NULL,
     body bytea,
     PRIMARY KEY (day, key_id)

@@ -135,6 +135,22 @@ def test_an_outcome_that_is_returned_is_stored(
 
 
 @BOTH_ADAPTERS
+def test_an_answer_that_could_not_be_sent_again_is_rolled_back(
+    api: Api, path: str, each_store: str
+) -> None:
+    def answer() -> Response:
+        response = Response({})
+        response.status_code = 42  # what Django only looks at when it is made
+        return response
+
+    behave(answer)
+
+    assert api.post(path, {}, "k").status_code == 500
+
+    assert (key_of("k").state, views.effects()) == ("failed", 0)
+
+
+@BOTH_ADAPTERS
 @pytest.mark.parametrize("status", [401, 403, 408, 412, 425, 428, 429])
 def test_a_refusal_that_is_returned_is_rolled_back_and_releases_the_key(
     api: Api, path: str, status: int, each_store: str
