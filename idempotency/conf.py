@@ -117,8 +117,8 @@ CHOICES = {
 class Settings:
     """``IDEMPOTENCY`` as read once; see the README for what each one means and when to change it.
 
-    Each is itself alone: a policy is looked up by them for every request, and the hash of all these
-    values would cost that request a hundredth of a small view."""
+    Equal to itself alone: a request's policy is looked up by them, and the hash of all these values
+    would cost it a hundredth of a small view."""
 
     required: bool
     methods: tuple[str, ...]
@@ -149,6 +149,7 @@ class Settings:
     reconcile_withdraw_after: timedelta
     reconcile_alert_after: timedelta
     look_up_timeout: timedelta
+    #: Pairs and not a dict: nobody changes what others have read.
     four_eyes_above: tuple[tuple[str, int], ...] | None
     approve_within: timedelta
     outbox_threads: int

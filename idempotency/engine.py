@@ -386,7 +386,7 @@ class _Attempt(Generic[R]):
         self.finished = True
         day = self.store.complete(self.lease, kept, policy.ttl, commit=self.transaction.outermost)
         if day != self.lease.response_day:
-            partitions.forget_day(self.store.using, self.lease.response_day)
+            partitions.forget_day(self.transaction.connection, self.lease.response_day)
 
 
 def _answer(decision: Decision) -> RecordedResponse:

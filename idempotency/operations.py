@@ -190,7 +190,7 @@ def _finalize(task: _Open, outcome: Done | Refused) -> RecordedResponse:
         # the other side. Telling the caller to start anew here would charge twice.
         _leave(task, error, "finalize")
     if day != task.lease.response_day:
-        partitions.forget_day(task.store.using, task.lease.response_day)
+        partitions.forget_day(ending.connection, task.lease.response_day)
     announce(signals.key_completed, task.lease, status=recorded.status)
     return recorded
 

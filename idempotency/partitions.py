@@ -166,9 +166,9 @@ def _heal(using: str, day: date) -> None:
         )
 
 
-def forget_day(using: str, day: date) -> None:
+def forget_day(connection: BaseDatabaseWrapper, day: date) -> None:
     """Look again the next time: the day turned out to be missing."""
-    _known.discard(_cache_key(connections[using], day))
+    _known.discard(_cache_key(connection, day))
 
 
 def days_ahead(using: str) -> int | None:

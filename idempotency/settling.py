@@ -69,11 +69,10 @@ def settle(store: Store, key_id: int, seen: Seen, finding: Finding, resolution: 
     lease = store.take_over_seen(key_id, seen, settings().lease, idle=idle)
     if lease is None:
         return False
+    connection = connections[store.using]
     try:
-        partitions.ensure_day(connections[store.using], lease.response_day)
-        with Transaction(
-            connections[store.using], f"settling {kept.operation.name}", durable=False
-        ):
+        partitions.ensure_day(connection, lease.response_day)
+        with Transaction(connection, f"settling {kept.operation.name}", durable=False):
             told = _end(store, lease, kept, finding)
             _tell_story(store, lease, seen, resolution, _WORDS[type(finding)])
     except LeaseLost:
@@ -124,7 +123,7 @@ def _end(store: Store, lease: Lease, kept: Kept, finding: Finding) -> dict[str, 
         return {"reason": finding.reason}
     recorded = kept.finalize(finding)
     if store.complete(lease, recorded.within(kept.limit), kept.ttl) != lease.response_day:
-        partitions.forget_day(store.using, lease.response_day)
+        partitions.forget_day(connections[store.using], lease.response_day)
     return {"status": recorded.status}
 
 

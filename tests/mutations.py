@@ -1002,7 +1002,7 @@ MUTATIONS = (
     Mutation(
         "blocks: a transaction that is still open is committed",
         "idempotency/stores/blocks.py",
-        "session.pgconn.transaction_status == _IDLE",
+        "bool(session.transaction_status == _IDLE)",
         "True",
         "test_both_come_to_the_same[write]",
     ),
@@ -1033,6 +1033,27 @@ MUTATIONS = (
         'models.Q(("expires_at__isnull", False), ("state", "failed"))',
         'models.Q(("state", "failed"))',
         "test_a_state_without_what_it_needs_is_refused[failed-None-None]",
+    ),
+    Mutation(
+        "key table: a lease while an owner runs, and at no other time",
+        "idempotency/migrations/0001_initial.py",
+        '                                ("lease_expires_at__isnull", True),\n',
+        "",
+        "test_a_state_without_what_it_needs_is_refused[in_doubt-lease3-None]",
+    ),
+    Mutation(
+        "spans: a provider that is set later",
+        "idempotency/spans.py",
+        "_is_recorded(int(time.monotonic()))",
+        "_is_recorded(0)",
+        "test_a_provider_that_is_set_while_requests_are_served_is_noticed_within_a_second",
+    ),
+    Mutation(
+        "messages: the session of another thread",
+        "idempotency/stores/postgres.py",
+        "    connection.validate_thread_sharing()\n",
+        "",
+        "test_the_session_of_another_thread_is_refused",
     ),
     Mutation(
         "ATOMIC_REQUESTS: the database of the keys",

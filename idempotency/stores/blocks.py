@@ -1,4 +1,4 @@
-"""Django's outermost atomic block on psycopg, without what it asks of psycopg for nothing."""
+"""Django's atomic block on psycopg, without what the outermost one asks of psycopg for nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from idempotency.stores.begin import BeginWithFirst
 _IDLE = TransactionStatus.IDLE
 
 
-class OutermostBlock(Atomic):
+class WorkBlock(Atomic):
     """An ``atomic()`` that begins with its first statement, and ends without a COMMIT of its own
     where that went along with the completion of the key.
 
@@ -24,6 +24,8 @@ class OutermostBlock(Atomic):
     whatever is not plain (a savepoint, a rollback, a session that is broken or in somebody's
     transaction, a log of queries that wants to show BEGIN) goes Django's way. That both leave the
     connection in one state is tested for each release of Django.
+
+    Made for one use, unlike Django's.
     """
 
     def __init__(self, connection: BaseDatabaseWrapper, durable: bool) -> None:
@@ -73,9 +75,9 @@ class OutermostBlock(Atomic):
 
 
 def _is_idle(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the session is there and in no transaction."""
-    session: Any = connection.connection
-    return session is not None and session.pgconn.transaction_status == _IDLE
+    """Whether the session is there, is psycopg's, and is in no transaction."""
+    session = getattr(connection.connection, "pgconn", None)
+    return session is not None and bool(session.transaction_status == _IDLE)
 
 
 def _set_autocommit(connection: BaseDatabaseWrapper, autocommit: bool) -> None:

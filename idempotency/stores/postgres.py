@@ -71,12 +71,6 @@ class _CompleteAndCommitCursor(_CompleteCursor):
 
 
 @lru_cache(maxsize=256)
-def _spelled(headers: tuple[tuple[str, str], ...]) -> bytes:
-    """Answers differ in their bodies; most of a service's have headers that others have too."""
-    return json.dumps(headers).encode()
-
-
-@lru_cache(maxsize=256)
 def _duration(duration: timedelta) -> bytes:
     return b"%d microseconds" % (duration // _MICROSECOND)
 
@@ -195,7 +189,7 @@ class PostgresStore(DatabaseStore):
                     b"%d" % lease.key_id,
                     lease.owner.bytes,
                     b"%d" % response.status,
-                    _spelled(response.headers),
+                    json.dumps(response.headers).encode(),
                     response.body,
                     _duration(ttl),
                     _frozen(),
@@ -214,6 +208,7 @@ class PostgresStore(DatabaseStore):
 def _send(
     connection: BaseDatabaseWrapper, kind: type[StatementCursor], parameters: list[Wire]
 ) -> tuple[Any, ...]:
+    connection.validate_thread_sharing()
     wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
     cursor = kind(connection.connection, parameters)
     wrap(cursor).execute(kind.statement)  # type: ignore[arg-type]  # all of a cursor that it needs

@@ -69,10 +69,10 @@ def _block_of(vendor: str) -> Callable[[BaseDatabaseWrapper, bool], Atomic]:
     if vendor != "postgresql":
         return _plain_block
     try:
-        from idempotency.stores.blocks import OutermostBlock
+        from idempotency.stores.blocks import WorkBlock
     except ImportError:  # psycopg 2, under the portable store
         return _plain_block
-    return OutermostBlock
+    return WorkBlock
 
 
 def _plain_block(connection: BaseDatabaseWrapper, durable: bool) -> Atomic:

@@ -205,7 +205,7 @@ class ResumeCalled(AfterCrash, Charge):
 
 class Reclaim(AfterCrash, Transfer):
     name = "reclaim job"
-    killed_at = "before SELECT to_char(idempotency_complete_v1"
+    killed_at = "before SELECT idempotency_complete_v1"
     job = staticmethod(maintenance.reclaim_expired_leases)
 
 

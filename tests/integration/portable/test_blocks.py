@@ -13,7 +13,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.transaction import Atomic
 from django.test.utils import CaptureQueriesContext
 
-from idempotency.stores.blocks import OutermostBlock
+from idempotency.stores.blocks import WorkBlock
 from tests.integration.portable.api import terminate
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
@@ -27,7 +27,7 @@ def djangos() -> Atomic:
 
 def ours() -> Atomic:
     # Not the proxy: threads and tests replace what it stands for.
-    return OutermostBlock(transaction.get_connection(), durable=True)
+    return WorkBlock(transaction.get_connection(), durable=True)
 
 
 def state() -> dict[str, Any]:
@@ -219,7 +219,7 @@ def test_where_autocommit_is_off_the_transaction_stays_whose_it_was(happen: Happ
 
 def test_inside_another_block_it_is_a_savepoint() -> None:
     told = []
-    for block in (transaction.atomic, lambda: OutermostBlock(transaction.get_connection(), False)):
+    for block in (transaction.atomic, lambda: WorkBlock(transaction.get_connection(), False)):
         with transaction.atomic():
             with contextlib.suppress(ValueError), block():
                 raise_an_error()

@@ -21,6 +21,7 @@ from django.db import (
     OperationalError,
     ProgrammingError,
     connection,
+    connections,
     transaction,
 )
 from django.test import Client
@@ -336,6 +337,19 @@ def session(transactional_db: None) -> Iterator[Any]:
 def run_often(api: Api, times: int = 4) -> None:
     for number in range(times):
         assert api.post("/things", {}, f"k{number}").status_code == 201
+
+
+def test_the_session_of_another_thread_is_refused(key: Key) -> None:
+    whose = connections["default"]
+    whose.ensure_connection()
+
+    def claim() -> None:
+        connections["default"] = whose
+        key.claim()
+
+    with background(claim) as claimed, pytest.raises(DatabaseError, match="thread"):
+        claimed.result()
+    assert not key.exists
 
 
 def test_the_session_has_them_prepared_once_they_came_often_enough(api: Api, session: Any) -> None:

@@ -240,7 +240,7 @@ def test_case_53_a_resumed_operation_makes_sure_of_its_day() -> None:
     with connection.cursor() as cursor:
         for parent in partitions.PARENTS:
             cursor.execute(f"DROP TABLE {parent}_p{later:%Y%m%d}")
-    partitions.forget_day("default", later.date())
+    partitions.forget_day(connection, later.date())
 
 
 def test_resuming_stops_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +111,23 @@ assert spans.traced("idempotency.run", dict)(function) is function
 assert spans.context_headers() == {}
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_a_provider_that_is_set_while_requests_are_served_is_noticed_within_a_second(
+    api: Api, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.25]
+    monkeypatch.setattr(spans, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with monkeypatch.context() as before:
+        before.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+        api.post("/required", {}, "k0")
+
+    api.post("/required", {}, "k1")
+    assert exporter.get_finished_spans() == ()
+
+    now[0] += 1
+    api.post("/required", {}, "k2")
+    assert sorted(named(exporter)) == ["claim", "complete", "run"]
 
 
 def test_where_nobody_keeps_spans_none_is_made(

@@ -65,7 +65,7 @@ def test_a_forgotten_day_is_looked_at_again() -> None:
 
     partitions.ensure_day(connection, FAR)
     assert FAR not in attached(RESPONSES)
-    partitions.forget_day("default", FAR)
+    partitions.forget_day(connection, FAR)
     partitions.ensure_day(connection, FAR)
     assert FAR in attached(RESPONSES)
 
