@@ -212,10 +212,17 @@ def _gunicorn_timeout(arguments: str) -> timedelta | None:
 @register(TAG)
 @_with_settings
 def check_keys_database(chosen: Settings) -> Messages:
-    """E005, W004, I001, I002: how the database of the keys is configured."""
+    """E005, E007, W004, I001, I002: how the database of the keys is configured."""
     alias = router.db_for_write(IdempotencyKey)
     connection = connections[alias]
     configured = connection.settings_dict
+    if not configured["AUTOCOMMIT"]:
+        yield Error(
+            f"AUTOCOMMIT is off for {alias!r}: no keyed request can run there.",
+            hint="Take it out of the settings of this database: a claim has to commit before its "
+            "work begins.",
+            id="idempotency.E007",
+        )
     if configured["ATOMIC_REQUESTS"]:
         yield Info(
             f"ATOMIC_REQUESTS is on for {alias!r}; protected views are exempt from it.",

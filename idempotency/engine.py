@@ -411,7 +411,13 @@ def _answer(decision: Decision) -> RecordedResponse:
 
 def _refuse_outer_transaction(connection: BaseDatabaseWrapper) -> None:
     """A claim inside somebody's transaction would be rolled back with it, and invisible until
-    then."""
+    then; and a call of the other side would be made with nothing committed."""
+    if not (connection.in_atomic_block or _commits_by_itself(connection)):
+        raise RuntimeError(
+            "A keyed request cannot run where autocommit is off: its claim has to commit before "
+            "the work. Take AUTOCOMMIT out of the settings of this database, and call "
+            "transaction.set_autocommit(True) before the request ends."
+        )
     # As transaction.atomic(durable=True) tells a TestCase's transaction from the user's.
     if connection.in_atomic_block and not getattr(
         connection.atomic_blocks[-1], "_from_testcase", False
@@ -421,6 +427,12 @@ def _refuse_outer_transaction(connection: BaseDatabaseWrapper) -> None:
             "before the work. Mark the view @transaction.non_atomic_requests(using=…), or move the "
             "atomic block into the handler."
         )
+
+
+def _commits_by_itself(connection: BaseDatabaseWrapper) -> bool:
+    if connection.connection is None:  # it will be as its settings say
+        return bool(connection.settings_dict["AUTOCOMMIT"])
+    return connection.autocommit
 
 
 def sqlstate(error: BaseException) -> str | None:

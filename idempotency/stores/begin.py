@@ -41,9 +41,10 @@ class BeginWithFirst:
         self.withdraw()
         cursor = context["cursor"].cursor
         plain = isinstance(cursor, ClientCursor) and isinstance(sql, str) and not many
-        session = self._connection.connection
-        if not (innermost and plain and _begins_now(session)):
+        if not (innermost and plain and _begins_now(cursor.connection)):
             return execute(sql, params, many, context)
+        # Not Django's, which a pool may have put a proxy in place of.
+        session: Any = cursor.connection
         begin = session._get_tx_start_command().decode()
         session._autocommit = True
         try:

@@ -329,6 +329,13 @@ def test_i002_stricter_levels_work_and_cost_retries(
     assert len(found("idempotency.I002")) == informs
 
 
+def test_e007_a_claim_has_to_commit_by_itself(database: Any) -> None:
+    database("postgresql", AUTOCOMMIT=False)
+    assert len(found("idempotency.E007")) == 1
+    database("postgresql", AUTOCOMMIT=True)
+    assert found("idempotency.E007") == []
+
+
 def test_i001_atomic_requests_are_mentioned(database: Any) -> None:
     database("postgresql", ATOMIC_REQUESTS=True)
     assert len(found("idempotency.I001")) == 1

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, connections, transaction
+from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.transaction import Atomic
 from django.test.utils import CaptureQueriesContext
 
@@ -106,9 +107,36 @@ def fail_when_committed_in_a_message() -> None:
     transaction.on_commit(raise_an_error)
 
 
+#: Whoever holds them keeps them open.
+left_open: list[Any] = []
+
+
+def leave_a_savepoint_open() -> None:
+    write()
+    left_open.append(transaction.atomic())
+    left_open[-1].__enter__()
+
+
+def leave_a_block_open() -> None:
+    left_open.append(transaction.atomic(savepoint=False))
+    left_open[-1].__enter__()
+    commit_in_a_message()
+
+
+def leave_a_transaction_of_psycopg_open() -> None:
+    left_open.append(connection.connection.transaction())
+    left_open[-1].__enter__()
+    commit_in_a_message()
+
+
 def close() -> None:
     write()
     connection.close()
+
+
+def connect_anew() -> None:
+    close()
+    connection.connect()
 
 
 def lose_the_session() -> None:
@@ -133,7 +161,11 @@ HAPPENINGS: list[Happen] = [
     fail_inside,
     fail_when_committed,
     fail_when_committed_in_a_message,
+    leave_a_savepoint_open,
+    leave_a_block_open,
+    leave_a_transaction_of_psycopg_open,
     close,
+    connect_anew,
     lose_the_session,
     lose_the_session_before_it_is_used,
 ]
@@ -156,7 +188,9 @@ def ended(block: Callable[[], Atomic], happen: Happen) -> dict[str, Any]:
     except Exception as error:
         raised = type(error).__name__
     after = state()
+    left_open.clear()
     connection.close()
+    connection.connect()  # forgets what was left open
     names = list(Group.objects.values_list("name", flat=True))
     return {
         "before": before,
@@ -225,6 +259,60 @@ def test_inside_another_block_it_is_a_savepoint() -> None:
                 raise_an_error()
             told.append((state(), Group.objects.count()))
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("block", [djangos, ours])
+def test_a_session_behind_a_proxy_rolls_back_all_the_same(block: Callable[[], Atomic]) -> None:
+    """As a pool of others hands it out."""
+
+    class Proxy:
+        def __init__(self, session: Any) -> None:
+            self._session = session
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._session, name)
+
+        @property
+        def autocommit(self) -> bool:
+            return bool(self._session.autocommit)
+
+        @autocommit.setter
+        def autocommit(self, autocommit: bool) -> None:
+            self._session.autocommit = autocommit
+
+    connection.ensure_connection()
+    connection.connection = Proxy(connection.connection)
+    try:
+        with contextlib.suppress(ValueError), block():
+            raise_an_error()
+        assert not Group.objects.exists()
+        with block():
+            write()
+        assert Group.objects.count() == 1
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("name", ["commit", "_commit", "set_autocommit", "_set_autocommit"])
+def test_a_backend_that_does_it_its_own_way_is_asked(name: str) -> None:
+    asked = []
+
+    def own(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(name)
+        return getattr(DatabaseWrapper, name)(self, *args, **kwargs)
+
+    backend = type("Backend", (DatabaseWrapper,), {name: own})
+    usual = connections["default"]
+    connections["default"] = backend(usual.settings_dict, "default")
+    try:
+        connection.ensure_connection()
+        asked.clear()
+        with ours():
+            commit_in_a_message()
+        connection.close()
+    finally:
+        connections["default"] = usual
+    assert asked
 
 
 def test_it_refuses_to_be_durable_inside_another_block() -> None:

@@ -369,6 +369,29 @@ def test_a_keyed_request_inside_a_transaction_is_refused_as_a_defect(api: Api) -
     assert keys() == 0
 
 
+def test_where_autocommit_is_off_nothing_is_claimed(api: Api) -> None:
+    """Else an operation would call the other side with nothing committed."""
+    transaction.set_autocommit(False)
+    try:
+        assert api.post("/buy", {}, "k").status_code == 500
+        assert keys() == 0
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    assert views.calls == []
+
+
+def test_where_the_settings_turn_autocommit_off_nothing_is_claimed(api: Api) -> None:
+    connection.close()
+    connection.settings_dict["AUTOCOMMIT"] = False
+    try:
+        assert api.post("/buy", {}, "k").status_code == 500
+        assert connection.connection is None
+    finally:
+        connection.settings_dict["AUTOCOMMIT"] = True
+    assert keys() == 0
+
+
 # Case 33 and the budget
 
 
