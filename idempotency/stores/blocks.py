@@ -84,7 +84,7 @@ def _is_ours(connection: BaseDatabaseWrapper) -> bool:
     """Whether Django and psycopg themselves would do nothing but set flags."""
     session = connection.connection
     return (
-        _is_genuine(type(connection), type(session))
+        _is_genuine(type(connection), type(session))  # type: ignore[arg-type]  # classes are hashable
         and _is_idle(session)
         and not connection.queries_logged
     )
