@@ -415,8 +415,8 @@ def _refuse_outer_transaction(connection: BaseDatabaseWrapper) -> None:
     if not (connection.in_atomic_block or _commits_by_itself(connection)):
         raise RuntimeError(
             "A keyed request cannot run where autocommit is off: its claim has to commit before "
-            "the work. Take AUTOCOMMIT out of the settings of this database, and call "
-            "transaction.set_autocommit(True) before the request ends."
+            "the work. Take AUTOCOMMIT out of the settings of this database; code that turns it "
+            "off has to turn it on again."
         )
     # As transaction.atomic(durable=True) tells a TestCase's transaction from the user's.
     if connection.in_atomic_block and not getattr(

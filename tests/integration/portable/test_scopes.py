@@ -381,7 +381,7 @@ def test_signals_name_the_digest_of_the_key(api: Api, path: str, each_store: str
 
 
 def test_a_receiver_that_fails_breaks_no_request(api: Api) -> None:
-    def broken(_: Any) -> None:
+    def broken(**_: Any) -> None:
         raise RuntimeError("a receiver's own defect")
 
     with listening(signals.key_claimed, broken), listening(signals.key_completed, broken):
