@@ -115,6 +115,13 @@ MUTATIONS = (
         "test_case_54_dropping_days_blocks_no_claim",
     ),
     Mutation(
+        "d: a day that is being detached is missing",
+        "idempotency/sql/complete_v1.sql",
+        "IS DISTINCT FROM to_regclass('idempotency_storedresponse')",
+        "IS NULL",
+        "test_a_day_that_is_taken_away_under_an_owner_is_missing[PostgresStore-begin_to_detach]",
+    ),
+    Mutation(
         "e: the rollback on a lost lease, functions",
         "idempotency/sql/complete_v1.sql",
         "        RAISE EXCEPTION 'the lease of idempotency key % is lost', p_id "

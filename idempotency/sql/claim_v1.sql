@@ -6,8 +6,9 @@
 --
 -- p_async: the claim is a transaction of its own, so it need not wait for its fsync; the commit of the work, later in
 -- the same log, flushes it. Inside an outer transaction it would make the *work's* commit asynchronous: pass false.
--- Alone in its transaction it also asks for generic plans: else the look-up of a stored response, whose custom plan
--- looks cheaper for its pruned partitions, is planned anew each time, which is most of what a replay costs the server.
+-- Alone in its transaction it also asks for a generic plan of the look-up of a stored response: its custom plan looks
+-- cheaper for its pruned partitions, and would be planned anew each time, which is most of what a replay costs the
+-- server. Both are assignments, which PL/pgSQL evaluates by itself; a PERFORM would be a query.
 -- p_now: NULL, or a frozen clock for tests. clock_timestamp(), not now(): now() stands still in a transaction.
 CREATE FUNCTION idempotency_claim_v1(
     p_digest bytea, p_key text, p_route text, p_tenant text, p_fingerprint bytea, p_version smallint,
@@ -20,11 +21,10 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_row idempotency_idempotencykey%ROWTYPE;
     v_now timestamptz;
-    v_id bigint;
+    v_set text;
 BEGIN
     IF p_async THEN
-        PERFORM set_config('synchronous_commit', 'off', true),
-                set_config('plan_cache_mode', 'force_generic_plan', true);
+        v_set := set_config('synchronous_commit', 'off', true);
     END IF;
     FOR v_round IN 1..5 LOOP
         v_now := coalesce(p_now, clock_timestamp());
@@ -74,6 +74,9 @@ BEGIN
 
         o_id := v_row.id;
         IF v_row.state = 'succeeded' THEN
+            IF p_async THEN
+                v_set := set_config('plan_cache_mode', 'force_generic_plan', true);
+            END IF;
             SELECT r.status, r.headers, r.body INTO o_status, o_headers, o_body
             FROM idempotency_storedresponse AS r WHERE r.day = v_row.response_day AND r.key_id = v_row.id;
             o_outcome := 'replay';

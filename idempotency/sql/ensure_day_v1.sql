@@ -1,7 +1,8 @@
 -- Makes sure that a day of a partitioned table exists. True when it was created. Version 1: never edited after a release.
 --
 -- CREATE TABLE ... LIKE and ATTACH, never PARTITION OF: that one locks the parent against every reader and writer.
--- The CHECK spares ATTACH the scan of a table that an earlier, interrupted call may have filled.
+-- No CHECK of the day to spare ATTACH a scan: a new day is empty, and DETACH ... CONCURRENTLY leaves a CHECK on what it
+-- takes away. PostgreSQL would parse the CHECK of an attached day anew for every answer that is kept.
 CREATE FUNCTION idempotency_ensure_day_v1(p_parent text, p_day date) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -21,9 +22,7 @@ BEGIN
     END LOOP;
     IF to_regclass(quote_ident(v_child)) IS NULL THEN
         EXECUTE format(
-            'CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS, '
-            'CONSTRAINT %I CHECK (day >= %L AND day < %L))',
-            v_child, p_parent, v_child || '_day', p_day, p_day + 1
+            'CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_child, p_parent
         );
         EXECUTE format('COMMENT ON TABLE %I IS %L', v_child, 'idempotency: day partition');
     END IF;

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test import Client
 
 from idempotency import partitions
@@ -28,8 +28,11 @@ from tests.integration.portable.conformance.harness import (
 from tests.integration.portable.partitions.days import (
     DAY,
     FAR,
+    OLD,
     TODAY,
+    a_reader,
     attached,
+    create,
     run,
     without_rights,
 )
@@ -112,6 +115,35 @@ def test_without_the_right_to_create_tables_the_newest_day_is_used(
     assert key.row.response_day == newest
     (event,) = key.events()
     assert (event.kind, event.data) == (EventKind.DAY_MISSING, {"used": str(newest)})
+
+
+def detach(table: str) -> None:
+    run(f"ALTER TABLE {RESPONSES} DETACH PARTITION {table}")
+
+
+def begin_to_detach(table: str) -> None:
+    """As a job does that is cut short while it waits for a reader."""
+    with a_reader(RESPONSES), pytest.raises(OperationalError, match="lock timeout"):
+        run("SET lock_timeout = 50")
+        run(f"ALTER TABLE {RESPONSES} DETACH PARTITION {table} CONCURRENTLY")
+    run("RESET lock_timeout")
+
+
+@pytest.mark.parametrize("take_away", [detach, begin_to_detach])
+def test_a_day_that_is_taken_away_under_an_owner_is_missing(
+    each_store: Store, take_away: Callable[[str], None]
+) -> None:
+    table = create(RESPONSES, OLD)
+    key = Key(each_store)
+    with at(NOW - 40 * DAY):
+        lease = key.won()
+        take_away(table)
+
+        with transaction.atomic():
+            each_store.complete(lease, ANSWER, 90 * DAY)
+        assert key.claim() == Replay(ANSWER)
+
+    assert key.row.response_day == max(attached(RESPONSES))
 
 
 def test_an_event_on_a_missing_day_goes_to_the_newest_under_its_true_time(
