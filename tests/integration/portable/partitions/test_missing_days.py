@@ -123,8 +123,8 @@ def detach(table: str) -> None:
 
 def begin_to_detach(table: str) -> None:
     """As a job does that is cut short while it waits for a reader."""
+    run("SET lock_timeout = 50")
     with a_reader(RESPONSES), pytest.raises(OperationalError, match="lock timeout"):
-        run("SET lock_timeout = 50")
         run(f"ALTER TABLE {RESPONSES} DETACH PARTITION {table} CONCURRENTLY")
     run("RESET lock_timeout")
 
