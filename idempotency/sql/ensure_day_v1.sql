@@ -1,8 +1,9 @@
 -- Makes sure that a day of a partitioned table exists. True when it was created. Version 1: never edited after a release.
 --
 -- CREATE TABLE ... LIKE and ATTACH, never PARTITION OF: that one locks the parent against every reader and writer.
--- No CHECK of the day to spare ATTACH a scan: a new day is empty, and DETACH ... CONCURRENTLY leaves a CHECK on what it
--- takes away. PostgreSQL would parse the CHECK of an attached day anew for every answer that is kept.
+-- No CHECK of the day to spare ATTACH a scan: a new day is empty, DETACH ... CONCURRENTLY of PostgreSQL 15 to 18 leaves
+-- one on what it takes away, and a scan would hold up nobody but other healers. PostgreSQL would parse the CHECK of an
+-- attached day anew for every answer that is kept.
 CREATE FUNCTION idempotency_ensure_day_v1(p_parent text, p_day date) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE

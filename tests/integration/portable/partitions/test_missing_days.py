@@ -124,9 +124,12 @@ def detach(table: str) -> None:
 def begin_to_detach(table: str) -> None:
     """As a job does that is cut short while it waits for a reader."""
     run("SET lock_timeout = 50")
-    with a_reader(RESPONSES), pytest.raises(OperationalError, match="lock timeout"):
-        run(f"ALTER TABLE {RESPONSES} DETACH PARTITION {table} CONCURRENTLY")
-    run("RESET lock_timeout")
+    try:
+        with a_reader(RESPONSES), pytest.raises(OperationalError, match="lock timeout"):
+            run(f"ALTER TABLE {RESPONSES} DETACH PARTITION {table} CONCURRENTLY")
+    finally:
+        run("RESET lock_timeout")
+    assert [day.day for day in partitions.list_partitions("default") if day.pending] == [OLD]
 
 
 @pytest.mark.parametrize("take_away", [detach, begin_to_detach])
