@@ -122,6 +122,13 @@ MUTATIONS = (
         "test_a_day_that_is_taken_away_under_an_owner_is_missing[PostgresStore-begin_to_detach]",
     ),
     Mutation(
+        "d: a replay takes one plan for all days",
+        "idempotency/sql/claim_v1.sql",
+        "set_config('plan_cache_mode', 'force_generic_plan', true)",
+        "''",
+        "test_a_replay_does_not_plan_its_look_for_the_answer_anew",
+    ),
+    Mutation(
         "e: the rollback on a lost lease, functions",
         "idempotency/sql/complete_v1.sql",
         "        RAISE EXCEPTION 'the lease of idempotency key % is lost', p_id "

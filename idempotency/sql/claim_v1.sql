@@ -8,7 +8,7 @@
 -- the same log, flushes it. Inside an outer transaction it would make the *work's* commit asynchronous: pass false.
 -- Alone in its transaction it also asks for a generic plan of the look-up of a stored response: its custom plan looks
 -- cheaper for its pruned partitions, and would be planned anew each time, which is most of what a replay costs the
--- server. Both are assignments, which PL/pgSQL evaluates by itself; a PERFORM would be a query.
+-- server. Both settings are made by assignments, which PL/pgSQL evaluates by itself; a PERFORM would be a query.
 -- p_now: NULL, or a frozen clock for tests. clock_timestamp(), not now(): now() stands still in a transaction.
 CREATE FUNCTION idempotency_claim_v1(
     p_digest bytea, p_key text, p_route text, p_tenant text, p_fingerprint bytea, p_version smallint,

@@ -23,7 +23,8 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the lease of idempotency key % is lost', p_id USING ERRCODE = 'ID001';
     END IF;
-    -- The lock that the INSERT takes anyway, before looking: a day cannot be dropped between the two then.
+    -- The lock that the INSERT takes anyway, before looking: a day cannot be dropped between the two then. A DETACH can
+    -- begin there all the same; the INSERT then fails, with it the work, and the retry finds the day missing.
     LOCK TABLE ONLY idempotency_storedresponse IN ROW EXCLUSIVE MODE;
     -- A day that is being detached is its own root, and one that was detached has none. This is an expression, which
     -- PL/pgSQL evaluates by itself; asking pg_inherits would be a query.

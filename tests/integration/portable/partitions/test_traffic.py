@@ -7,7 +7,8 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from psycopg.errors import Diagnostic
 
 from idempotency import maintenance, partitions
 from idempotency.core.decisions import Replay
@@ -53,6 +54,29 @@ def test_case_54_dropping_days_blocks_no_claim(
     assert not exists(Step(Action.DROP, RESPONSES, OLD).table)
     with capsys.disabled():
         print(f"\nlongest claim, completion and replay beside a drop: {max(longest) * 1000:.0f} ms")
+
+
+def test_a_replay_does_not_plan_its_look_for_the_answer_anew(store: Store) -> None:
+    """A generic plan has all days in it and leaves out the others when it runs, and says so."""
+    key = Key(store)
+    key.completed()
+    notices: list[str] = []
+
+    def note(notice: Diagnostic) -> None:
+        notices.append(notice.message_primary or "")
+
+    connection.connection.add_notice_handler(note)
+    run("LOAD 'auto_explain'")
+    run("SET auto_explain.log_level = notice")
+    run("SET auto_explain.log_nested_statements = on")
+    run("SET auto_explain.log_min_duration = 0")
+    try:
+        assert key.claim() == Replay(ANSWER)
+    finally:
+        connection.close()
+
+    (plan,) = [notice for notice in notices if "SELECT r.status" in notice]
+    assert "Subplans Removed" in plan
 
 
 def _pay(store: Store, number: int, longest: list[float]) -> None:
